@@ -1,0 +1,31 @@
+"""Expected refusals. Each names a closed code that a user or a caller can act on."""
+
+
+class VenusError(Exception):
+    """Base of every expected refusal; `code` is a member of a closed set."""
+
+    code = "internal"
+
+
+class FencedOut(VenusError):
+    """A write carried an old term, epoch, try, hop or grade epoch; the caller must stop acting."""
+
+    code = "fenced_out"
+
+
+class NotFound(VenusError):
+    """The object does not exist or belongs to another tenant."""
+
+    code = "not_found"
+
+
+class Conflict(VenusError):
+    """The object is in a state that forbids the request."""
+
+    code = "conflict"
+
+
+class PayloadUnreadable(VenusError):
+    """A stored object is missing or does not match its recorded sha."""
+
+    code = "payload_unreadable"

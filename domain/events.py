@@ -1,0 +1,315 @@
+"""Past-tense facts that the coordinator's core folds in. Identity fields let `accept` refuse late ones.
+
+Facts of rollouts carry (try, hop); facts of hosts carry the epoch; facts of groups carry the grade
+epoch where a grader could be late.
+"""
+
+from dataclasses import dataclass, field
+
+from domain.ids import AttemptId, CheckpointId, GroupId, HostId, JobId, RolloutId
+from domain.plan import JobPlan
+from domain.policy import PolicyRef
+from domain.states import Desired, End, HostKind, JobState, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """The leader saw a job whose wanted attempt it does not run yet.
+
+    `next_ordinal` and `unconsumed` are the data position: of the checkpoint for a restart, 0 and
+    empty for a new job. `base_step` is the step of the checkpoint that the attempt starts from.
+    """
+
+    plan: JobPlan
+    generation: int
+    base_step: int = 0
+    next_ordinal: int = 0
+    unconsumed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredChanged:
+    """The user asked for pause, cancel or (after a pause) run; level-triggered by generation."""
+
+    job_id: JobId
+    desired: Desired
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRollout:
+    """A rollout that an engine host reports to hold in its snapshot."""
+
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostJoined:
+    """A host proved itself and sent its snapshot. Joining again with the same epoch is a resync."""
+
+    host_id: HostId
+    epoch: int
+    kind: HostKind
+    attempt_id: AttemptId | None
+    slots: int
+    held: tuple[HeldRollout, ...] = ()
+    policy_version: int = -1
+    """Version that an engine serves; -1 when it is no engine or has no weights yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """The lease of a host expired or its keeper ended it. Nothing of that epoch counts any more."""
+
+    host_id: HostId
+    epoch: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxReady:
+    """A node agent holds the sandbox (or the bare journal) of a rollout's try."""
+
+    rollout_id: RolloutId
+    try_: int
+    node: HostId
+    node_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFinished:
+    """A turn ended and the rollout goes on. Token counts are of the whole rollout so far."""
+
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    turn: int
+    tokens: int
+    sampled_tokens: int
+    oldest_version: int
+    tool_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TryFailed:
+    """A try ended for an infrastructure reason; the rollout itself is still open.
+
+    `end` is one of `INFRASTRUCTURE_ENDS`; `cause` is for people and the ledger.
+    """
+
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    end: End
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutClosed:
+    """The host closed the rollout by compare-and-set, or the coordinator's own close took effect."""
+
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    end: End
+    oldest_version: int | None
+    newest_version: int | None
+    tokens: int
+    sampled_tokens: int
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGraded:
+    """Verdicts and advantages of a closed group are committed.
+
+    `usable` counts the scored members, `zero_variance` says that no advantage differs from zero,
+    `oldest_version` is the oldest token's version among the usable members.
+    """
+
+    group_id: GroupId
+    grade_epoch: int
+    usable: int
+    zero_variance: bool
+    oldest_version: int | None
+    mean_reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradeFailed:
+    """The grader could not finish; it is retried, then the group is unscorable, never zero."""
+
+    group_id: GroupId
+    grade_epoch: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReady:
+    """The trainer restored its state; `step` is the last committed step of the attempt."""
+
+    attempt_id: AttemptId
+    host_id: HostId
+    epoch: int
+    policy: PolicyRef
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommitted:
+    """A step row is durable. `diverged` steps carry unchanged weights and drop their groups."""
+
+    attempt_id: AttemptId
+    step: int
+    policy: PolicyRef
+    diverged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFailed:
+    """The trainer stops for a reason that a new host would meet again (divergence, bad model)."""
+
+    attempt_id: AttemptId
+    code: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadLost:
+    """An assigned group's payload cannot be read; its position must be filled anew."""
+
+    attempt_id: AttemptId
+    step: int
+    group_id: GroupId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """A checkpoint was written and read back whole."""
+
+    attempt_id: AttemptId
+    step: int
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSynced:
+    """An engine serves this version and its probe matched the trainer."""
+
+    host_id: HostId
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSyncFailed:
+    """A sync failed or its probe did not match; the engine still serves the former version."""
+
+    host_id: HostId
+    epoch: int
+    version: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; the only event that exists for the clock's sake (back-off, watchdog, drain)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRollout:
+    """A rollout as Postgres has it at a leader's start."""
+
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    failed_tries: int
+    """Tries that count against the limit (a paused try does not)."""
+    closed_end: End | None
+    tokens: int = 0
+    sampled_tokens: int = 0
+    turns: int = 0
+    oldest_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredGroup:
+    """A group as Postgres has it at a leader's start; dropped and trained groups are not listed."""
+
+    group_id: GroupId
+    purpose: Purpose
+    size: int
+    created_at: float
+    policy_version: int
+    """For evaluation groups the step that they evaluate."""
+    grade_epoch: int
+    rollouts: tuple[RestoredRollout, ...]
+    closed: bool
+    graded: GroupGraded | None
+    assigned_step: int | None
+    assigned_position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredHost:
+    """A lease row as Postgres has it at a leader's start."""
+
+    host_id: HostId
+    epoch: int
+    kind: HostKind
+    attempt_id: AttemptId | None
+    claimed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredJob:
+    """An active job as Postgres has it at a leader's start."""
+
+    plan: JobPlan
+    generation: int
+    desired: Desired
+    state: JobState
+    base_step: int
+    committed_step: int
+    policy: PolicyRef | None
+    next_ordinal: int
+    unconsumed: tuple[int, ...]
+    """Ordinals issued before the attempt's start point and not consumed (from the checkpoint)."""
+    groups: tuple[RestoredGroup, ...]
+    checkpoint_step: int | None
+    evaluated_steps: tuple[int, ...]
+    recent_drops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestored:
+    """A new leader read Postgres. First event of each term; hosts join afterwards."""
+
+    jobs: tuple[RestoredJob, ...] = field(default=())
+    hosts: tuple[RestoredHost, ...] = field(default=())
+
+
+Event = (
+    StateRestored
+    | JobSubmitted
+    | DesiredChanged
+    | HostJoined
+    | HostLost
+    | SandboxReady
+    | TurnFinished
+    | TryFailed
+    | RolloutClosed
+    | GroupGraded
+    | GradeFailed
+    | TrainerReady
+    | StepCommitted
+    | TrainerFailed
+    | PayloadLost
+    | CheckpointWritten
+    | EngineSynced
+    | EngineSyncFailed
+    | Tick
+)

@@ -1,0 +1,66 @@
+"""Typed ids. A `RolloutId` never meets a `GroupId`; ids of groups and rollouts derive from the attempt.
+
+Derived ids make creation by the leader idempotent: the same ordinal always names the same group.
+"""
+
+from typing import Final, NewType
+
+OrganizationId = NewType("OrganizationId", str)
+ProjectId = NewType("ProjectId", str)
+KeyId = NewType("KeyId", str)
+EnvironmentId = NewType("EnvironmentId", str)
+EnvironmentVersionId = NewType("EnvironmentVersionId", str)
+ModelId = NewType("ModelId", str)
+JobId = NewType("JobId", str)
+AttemptId = NewType("AttemptId", str)
+GroupId = NewType("GroupId", str)
+RolloutId = NewType("RolloutId", str)
+CheckpointId = NewType("CheckpointId", str)
+HostId = NewType("HostId", str)
+TaskId = NewType("TaskId", str)
+
+EVALUATION_ORDINAL_BASE: Final = 900_000_000
+"""Ordinals at or above it belong to evaluation groups, so that they never shift the training data order."""
+
+EVALUATION_ORDINALS_PER_STEP: Final = 10_000
+"""Upper bound of evaluation tasks in one evaluation; keeps ordinals of two evaluations apart."""
+
+
+def group_id(attempt: AttemptId, ordinal: int) -> GroupId:
+    """Id of the group with this ordinal in this attempt."""
+    return GroupId(f"grp_{attempt.removeprefix('att_')}_{ordinal:09d}")
+
+
+def rollout_id(group: GroupId, index: int) -> RolloutId:
+    """Id of member `index` (0-based) of a group."""
+    return RolloutId(f"ro_{group.removeprefix('grp_')}_{index:03d}")
+
+
+def group_of(rollout: RolloutId) -> GroupId:
+    """The group that a rollout belongs to, read off its id."""
+    return GroupId("grp_" + rollout.removeprefix("ro_").rpartition("_")[0])
+
+
+def attempt_of(group: GroupId) -> AttemptId:
+    """The attempt that a group belongs to, read off its id."""
+    return AttemptId("att_" + group.removeprefix("grp_").rpartition("_")[0])
+
+
+def ordinal_of(group: GroupId) -> int:
+    """The ordinal of a group inside its attempt."""
+    return int(group.rpartition("_")[2])
+
+
+def index_of(rollout: RolloutId) -> int:
+    """The member index of a rollout inside its group."""
+    return int(rollout.rpartition("_")[2])
+
+
+def host_id(attempt: AttemptId, role: str) -> HostId:
+    """Id of an attempt-bound host; `role` is `trainer` or `engine<N>`."""
+    return HostId(f"host_{attempt.removeprefix('att_')}_{role}")
+
+
+def node_host_id(index: int) -> HostId:
+    """Id of the sandbox node agent with this index; nodes serve all attempts."""
+    return HostId(f"host_node{index}")

@@ -1,0 +1,80 @@
+"""What the core needs of a normalised job spec, and the pool that it schedules over."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
+
+
+class Order(StrEnum):
+    """How unfinished groups of a job are ordered (`scheduling.md` section 3)."""
+
+    OLDEST = "oldest"
+    NEAREST = "nearest"
+    LONGEST = "longest"
+
+
+class AfterTries(StrEnum):
+    """What follows when a rollout has exhausted its tries."""
+
+    SHRINK = "shrink"
+    DROP = "drop"
+
+
+class OnNoSignal(StrEnum):
+    """What follows when no group of a whole batch had any reward variance."""
+
+    SKIP = "skip"
+    WAIT = "wait"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """Held-out evaluation: `tasks` groups of `rollouts_per_task`; steps 0 and the last always run."""
+
+    tasks: int
+    rollouts_per_task: int
+    every_steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The numbers of one attempt that scheduling depends on. Seconds are wall-clock seconds."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    organization_id: OrganizationId
+    project_id: ProjectId
+    group_size: int
+    groups_per_batch: int
+    max_staleness: int
+    async_ratio: float
+    order: Order
+    max_steps: int
+    tries: int
+    after_tries: AfterTries
+    min_group_size: int
+    pause_if_failed_share: float
+    on_no_signal: OnNoSignal
+    checkpoint_every: int
+    evaluation: EvaluationPlan | None
+    engines_min: int
+    engines_max: int
+    expected_turns: int
+    """Prior of the turns of a rollout, used by eta until the job has history."""
+    drain_s: float
+    retry_backoff_s: float
+    watchdog_s: float
+    """Floor of the bound after which a job without a completed group names its blocked resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Capacity that gangs are granted from. `sandboxes` counts process sandboxes over all nodes."""
+
+    engines: int
+    trainers: int
+    sandboxes: int
+    grading_reserve: int
+    """Sandboxes never given to agents, so that grading always finds room."""

@@ -1,0 +1,301 @@
+"""Bodies of the frames between leader, hosts and node agents that are not events already.
+
+Frames are `{kind, version, body}`; `infra.codec` holds the registry. Payloads here are references
+and small records: tokens of an open turn travel only between rollout host and node agent.
+"""
+
+from dataclasses import dataclass, field
+
+from domain.events import HeldRollout
+from domain.ids import AttemptId, GroupId, HostId, RolloutId
+from domain.policy import PolicyRef
+from domain.sandbox import ForkMember, SandboxLimits
+from domain.states import HostKind
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Host to leader: who I am and a fresh nonce."""
+
+    host_id: HostId
+    epoch: int
+    term: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Leader to host: its term, its nonce and its proof over both nonces with the leader's key."""
+
+    term: int
+    nonce: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Host to leader: HMAC over both nonces, host, epoch and term with the host key."""
+
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The other side refused; the connection ends after it."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    """All that a host holds, sent after each dial."""
+
+    host_id: HostId
+    epoch: int
+    kind: HostKind
+    attempt_id: AttemptId | None
+    slots: int
+    held: tuple[HeldRollout, ...] = ()
+    policy_version: int = -1
+    data_address: str = ""
+    """host:port where a node agent serves rollout hosts; empty for other kinds."""
+    data_key: str = ""
+    """Key that the leader hands to rollout hosts with a placement."""
+    sandboxes: tuple[str, ...] = ()
+    """Rollout tries that a node agent holds, as `rollout_id/try`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderBeat:
+    """Leader heartbeat; a host looks at `leadership` when they stop."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostBeat:
+    """Host heartbeat with its figures for metrics; also says that its event loop lives."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Run this try on this engine host. `sampling` and limits come from the job's spec."""
+
+    rollout_id: RolloutId
+    group_id: GroupId
+    try_: int
+    hop: int
+    rank: int
+    seed: int
+    evaluation: bool
+    pinned_version: int
+    """Version that an evaluation rollout must be sampled under; -1 for training."""
+    node_address: str
+    node_key: str
+    task_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """New ranks, smaller first."""
+
+    ranks: tuple[tuple[RolloutId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The rollout's placement at this hop or below is void: abort and forget it."""
+
+    rollout_id: RolloutId
+    hop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Load this policy, pause-keep, probe, resume."""
+
+    policy: PolicyRef
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Work may be waiting in Postgres; the trainer looks at its batch members."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All positions of the step are assigned: finish it."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Write a checkpoint of the last committed step."""
+
+    step: int
+    reason: str
+    next_ordinal: int
+    unconsumed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Hold sandbox (or bare journal) and environment instance for these tries of one group."""
+
+    attempt_id: AttemptId
+    group_id: GroupId
+    members: tuple[ForkMember, ...]
+    environment_version_id: str
+    package_uri: str
+    package_sha: str
+    config_json: str
+    task_json: str
+    limits: SandboxLimits
+    """Ceilings of each member's sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRefused:
+    """The node agent cannot hold these tries now; the cause names the limit. The leader retries."""
+
+    group_id: GroupId
+    members: tuple[tuple[RolloutId, int], ...]
+    cause: str
+    transient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Destroy what this rollout holds up to this try; idempotent."""
+
+    rollout_id: RolloutId
+    try_: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAttempt:
+    """Destroy everything of the attempt: sandboxes, environment processes, journals."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """Grade a closed group: everything else is read from Postgres and the object store."""
+
+    group_id: GroupId
+    grade_epoch: int
+
+
+# Rollout host <-> node agent
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHello:
+    """Rollout host to node agent: proof of the data key over the agent's nonce."""
+
+    host_id: HostId
+    epoch: int
+    nonce: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTurn:
+    """One journalled turn. `messages` is None while its reply has not been recorded.
+
+    `messages` are the environment's reply as JSON objects; `done` says that the episode ended.
+    """
+
+    turn: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish: str
+    replied: bool
+    messages: tuple[dict[str, object], ...]
+    done: bool
+    tool_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Raise the agent's hop for this try and return the journal, in one operation."""
+
+    request: int
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The journal: the opening messages of the task and every turn so far."""
+
+    request: int
+    opening: tuple[dict[str, object], ...]
+    turns: tuple[JournalTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeTurn:
+    """Journal the intent, run the environment's reply once, answer with the observation.
+
+    `assistant` is the parsed assistant message (content, tool calls with parse errors).
+    """
+
+    request: int
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    turn: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish: str
+    assistant: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReply:
+    """The observation of a turn."""
+
+    request: int
+    turn: JournalTurn
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The rollout ended naturally: seal the journal, return artefacts, release the sandbox."""
+
+    request: int
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Small text artefacts of the agent's sandbox, by name, and environment metrics."""
+
+    request: int
+    artefacts: dict[str, str]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRefused:
+    """The agent refused a request: `hop` (superseded), `unknown` (no such try), or a failed try.
+
+    For `env_failed` and `sandbox_lost` the try is over with that end.
+    """
+
+    request: int
+    code: str
+    cause: str
