@@ -1,0 +1,1 @@
+"""Processes that Celery keepers spawn and watch: rollout hosts, trainers, sandbox node agents."""

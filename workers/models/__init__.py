@@ -1,0 +1,1 @@
+"""Model folders and the decoder that engine and trainer share."""

@@ -1,0 +1,1 @@
+"""The rollout host: engines behind one port, and the turn loops of their rollouts."""
