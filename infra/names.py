@@ -1,0 +1,41 @@
+"""Names that processes agree on: Celery tasks and queues, object-store paths."""
+
+from typing import Final
+
+from domain.ids import AttemptId, CheckpointId, GroupId, JobId, RolloutId
+
+HOST_TASK: Final = "venus.host"
+"""Celery task `host(id, epoch)`: wakes a keeper, carries no truth."""
+
+HOST_QUEUE: Final = "hosts"
+CHORE_QUEUE: Final = "chores"
+
+
+def trajectory_path(job: JobId, rollout: RolloutId, try_: int, hop: int) -> str:
+    """Create-only path of one finished try's trajectory (msgpack of domain Trajectory)."""
+    return f"jobs/{job}/trajectories/{rollout}/t{try_}-h{hop}.msgpack"
+
+
+def payload_path(job: JobId, group: GroupId, grade_epoch: int) -> str:
+    """Create-only path of a graded group's payload (msgpack of domain GroupPayload)."""
+    return f"jobs/{job}/groups/{group}/g{grade_epoch}.msgpack"
+
+
+def weights_path(job: JobId, attempt: AttemptId, step: int, epoch: int) -> str:
+    """Path of published weights; the trainer's epoch fences a zombie's file from the real one."""
+    return f"jobs/{job}/attempts/{attempt}/weights/{step:08d}-e{epoch}.safetensors"
+
+
+def probe_path(job: JobId, attempt: AttemptId, step: int, epoch: int) -> str:
+    """Path of the probe (JSON of domain.engine.Probe) that belongs to the weights."""
+    return f"jobs/{job}/attempts/{attempt}/weights/{step:08d}-e{epoch}.probe.json"
+
+
+def checkpoint_prefix(job: JobId, checkpoint: CheckpointId, epoch: int) -> str:
+    """Folder of a checkpoint; `manifest.json` in it is written last and is the commit point."""
+    return f"jobs/{job}/checkpoints/{checkpoint}-e{epoch}"
+
+
+def package_path(content_sha: str) -> str:
+    """Content-addressed environment package archive."""
+    return f"environments/{content_sha}.tar.gz"

@@ -1,0 +1,1 @@
+"""The only SQL of the product: tables, one store per aggregate, unit of work, blobs."""

@@ -1,0 +1,79 @@
+"""Object store: create-only, content checked by sha256 where a row recorded it.
+
+A local folder or S3 through obstore. Nothing is ever overwritten: a second create of a path is the
+same content from a repeated action, or a defect that the caller sees as `exists`.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from domain.errors import PayloadUnreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Reference of a stored object."""
+
+    uri: str
+    sha: str
+    size: int
+
+
+def sha256(data: bytes) -> str:
+    """Hex sha256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Blobs:
+    """The object store of one process. Paths are relative and never hold user-chosen text."""
+
+    def __init__(self, url: str) -> None:
+        if url.startswith("file://"):
+            root = Path(url.removeprefix("file://"))
+            root.mkdir(parents=True, exist_ok=True)
+            self._store: ObjectStore = LocalStore(str(root))
+        else:
+            self._store = from_url(url)
+
+    async def create(self, path: str, data: bytes) -> Blob:
+        """Create the object. If it exists with other content, raise FileExistsError."""
+        blob = Blob(path, sha256(data), len(data))
+        try:
+            await obstore.put_async(self._store, path, data, mode="create")
+        except AlreadyExistsError:
+            if sha256(await self.read(path)) != blob.sha:
+                raise FileExistsError(path) from None
+        return blob
+
+    async def read(self, path: str, sha: str | None = None) -> bytes:
+        """The object's bytes. Raises PayloadUnreadable when missing or not of the recorded sha."""
+        try:
+            result = await obstore.get_async(self._store, path)
+            data = bytes(await result.bytes_async())
+        except (BaseError, FileNotFoundError, OSError) as error:
+            raise PayloadUnreadable(f"{path}: {error}") from error
+        if sha is not None and sha256(data) != sha:
+            raise PayloadUnreadable(f"{path}: content does not match its recorded sha256")
+        return data
+
+    async def stream(self, path: str) -> AsyncIterator[bytes]:
+        """The object's bytes in chunks, for downloads. Raises PayloadUnreadable."""
+        try:
+            result = await obstore.get_async(self._store, path)
+            async for chunk in result.stream():
+                yield bytes(chunk)
+        except (BaseError, FileNotFoundError, OSError) as error:
+            raise PayloadUnreadable(f"{path}: {error}") from error
+
+    async def delete(self, path: str) -> None:
+        """Delete the object; a missing one is fine."""
+        try:
+            await obstore.delete_async(self._store, path)
+        except FileNotFoundError:
+            return

@@ -1,0 +1,374 @@
+"""All tables. Postgres is the truth; every fence of `protocol.md` section 1 is a column here.
+
+Times are timestamptz written from database time (`now()`), ids are prefixed text. Payloads (tokens,
+weights, packages) are never columns: rows hold object-store paths and shas.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _created() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+organization = Table(
+    "organization",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    _created(),
+)
+
+project = Table(
+    "project",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("organization_id", Text, ForeignKey("organization.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    _created(),
+    UniqueConstraint("organization_id", "name"),
+)
+
+api_key = Table(
+    "api_key",
+    metadata,
+    Column("id", Text, primary_key=True),
+    # Null organization: the bootstrap admin key of the installation.
+    Column("organization_id", Text, ForeignKey("organization.id")),
+    Column("project_id", Text, ForeignKey("project.id")),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("secret_hash", Text, nullable=False, unique=True),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    _created(),
+    CheckConstraint("role in ('admin','owner','developer','viewer')", name="role"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    # The tenant scope is the caller's key id: two tenants never share an idempotency key.
+    Column("scope", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("request_sha", Text, nullable=False),
+    Column("status", Integer),
+    Column("response", JSONB),
+    _created(),
+    PrimaryKeyConstraint("scope", "key"),
+)
+
+environment = Table(
+    "environment",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("organization_id", Text, ForeignKey("organization.id"), nullable=False),
+    Column("project_id", Text, ForeignKey("project.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("latest_version", Integer, nullable=False, server_default="0"),
+    _created(),
+    UniqueConstraint("project_id", "name"),
+)
+
+environment_version = Table(
+    "environment_version",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("environment_id", Text, ForeignKey("environment.id"), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("content_sha", Text, nullable=False),
+    Column("package_uri", Text, nullable=False),
+    Column("package_sha", Text, nullable=False),
+    Column("manifest", JSONB, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("findings", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    # Number of tasks by split, filled by validation.
+    Column("splits", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    _created(),
+    UniqueConstraint("environment_id", "version"),
+    UniqueConstraint("environment_id", "content_sha"),
+)
+
+job = Table(
+    "job",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("organization_id", Text, ForeignKey("organization.id"), nullable=False),
+    Column("project_id", Text, ForeignKey("project.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    # Normalised spec with every `auto` resolved; the submitted text stays beside it.
+    Column("spec", JSONB, nullable=False),
+    Column("submitted_spec", JSONB, nullable=False),
+    Column("labels", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("generation", BigInteger, nullable=False, server_default="1"),
+    Column("observed_generation", BigInteger, nullable=False, server_default="0"),
+    Column("desired", Text, nullable=False, server_default="run"),
+    # Attempt that the user wants to run; the leader runs it when it differs from the running one.
+    Column("attempt_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("queue_reason", Text),
+    Column("queue_position", Integer),
+    Column("failure", JSONB),
+    Column("event_seq", BigInteger, nullable=False, server_default="0"),
+    # Last scheduler view for people: open groups, assigned, staleness, blocked reason, tokens/s.
+    Column("progress", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    _created(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Index(None, "project_id", "id"),
+    Index("ix_job_active", "state", postgresql_where=text("ended_at is null")),
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("job.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    # Checkpoint that it starts from; null: the base model.
+    Column("from_checkpoint_id", Text),
+    Column("base_step", Integer, nullable=False, server_default="0"),
+    Column("next_ordinal", BigInteger, nullable=False, server_default="0"),
+    Column("unconsumed", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
+    _created(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    UniqueConstraint("job_id", "number"),
+)
+
+job_event = Table(
+    "job_event",
+    metadata,
+    Column("job_id", Text, ForeignKey("job.id"), nullable=False),
+    # Taken under the job's row lock, so that a late commit never hides behind a read cursor.
+    Column("seq", BigInteger, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("body", JSONB, nullable=False),
+    _created(),
+    PrimaryKeyConstraint("job_id", "seq"),
+)
+
+metric = Table(
+    "metric",
+    metadata,
+    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("value", Double, nullable=False),
+    _created(),
+    PrimaryKeyConstraint("attempt_id", "step", "name"),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("term", BigInteger, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("backend_pid", Integer, nullable=False),
+    Column("heartbeat_at", DateTime(timezone=True), nullable=False),
+    CheckConstraint("id = 1", name="single"),
+)
+
+host_lease = Table(
+    "host_lease",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("attempt_id", Text),
+    Column("job_id", Text),
+    Column("desired", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False, server_default="1"),
+    Column("owner", Text),
+    Column("key_sha", LargeBinary),
+    Column("lease_until", DateTime(timezone=True)),
+    # Keepers started for this row, over all epochs; bounded, so that poison never loops for ever.
+    Column("starts", Integer, nullable=False, server_default="0"),
+    Column("last_cause", Text),
+    Column("dispatched_at", DateTime(timezone=True)),
+    _created(),
+    CheckConstraint("desired in ('up','down')", name="desired"),
+    Index(None, "attempt_id"),
+)
+
+rollout_group = Table(
+    "rollout_group",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("job.id"), nullable=False),
+    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
+    Column("organization_id", Text, nullable=False),
+    Column("ordinal", BigInteger, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("task_id", Text, nullable=False),
+    Column("environment_version_id", Text, nullable=False),
+    # Version at creation; for evaluation the step that is evaluated.
+    Column("policy_version", Integer, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("open", Integer, nullable=False),
+    Column("closed_at", DateTime(timezone=True)),
+    Column("grade_epoch", Integer, nullable=False, server_default="0"),
+    Column("graded_at", DateTime(timezone=True)),
+    Column("usable", Integer),
+    Column("zero_variance", Boolean),
+    Column("oldest_version", Integer),
+    Column("mean_reward", Double),
+    Column("payload_uri", Text),
+    Column("payload_sha", Text),
+    Column("disposition", Text, nullable=False, server_default="pending"),
+    Column("cause", Text),
+    _created(),
+    UniqueConstraint("attempt_id", "ordinal"),
+    Index("ix_group_to_grade", "attempt_id", postgresql_where=text("graded_at is null")),
+    Index(None, "job_id", "id"),
+    CheckConstraint("open >= 0 and open <= size", name="open"),
+)
+
+rollout = Table(
+    "rollout",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("group_id", Text, ForeignKey("rollout_group.id"), nullable=False),
+    Column("job_id", Text, ForeignKey("job.id"), nullable=False),
+    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
+    Column("organization_id", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("try", Integer, nullable=False, server_default="1"),
+    Column("hop", Integer, nullable=False, server_default="0"),
+    Column("host_id", Text),
+    Column("closed_at", DateTime(timezone=True)),
+    Column("end", Text),
+    Column("verdict", Text),
+    Column("reward", Double),
+    Column("unscorable_reason", Text),
+    Column("advantage", Double),
+    Column("disposition", Text, nullable=False, server_default="pending"),
+    Column("cause", Text),
+    Column("trajectory_uri", Text),
+    Column("trajectory_sha", Text),
+    Column("turns", Integer, nullable=False, server_default="0"),
+    Column("tokens", Integer, nullable=False, server_default="0"),
+    Column("sampled_tokens", Integer, nullable=False, server_default="0"),
+    Column("oldest_version", Integer),
+    Column("newest_version", Integer),
+    Column("components", JSONB),
+    _created(),
+    UniqueConstraint("group_id", "index"),
+    Index(None, "job_id", "id"),
+    Index("ix_rollout_open", "attempt_id", postgresql_where=text("closed_at is null")),
+    CheckConstraint("verdict in ('scored','unscorable')", name="verdict"),
+    CheckConstraint("(verdict = 'scored') = (reward is not null)", name="reward"),
+)
+
+rollout_try = Table(
+    "rollout_try",
+    metadata,
+    Column("rollout_id", Text, ForeignKey("rollout.id"), nullable=False),
+    Column("try", Integer, nullable=False),
+    Column("end", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("counts", Boolean, nullable=False),
+    Column("hop", Integer, nullable=False),
+    Column("ended_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("rollout_id", "try"),
+)
+
+batch_member = Table(
+    "batch_member",
+    metadata,
+    Column("job_id", Text, ForeignKey("job.id"), nullable=False),
+    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("group_id", Text, ForeignKey("rollout_group.id"), nullable=False),
+    Column("staleness", Integer, nullable=False),
+    _created(),
+    # A group trains once in an attempt, and a position holds one group.
+    UniqueConstraint("attempt_id", "group_id"),
+    PrimaryKeyConstraint("attempt_id", "step", "position"),
+)
+
+train_step = Table(
+    "train_step",
+    metadata,
+    Column("job_id", Text, ForeignKey("job.id"), nullable=False),
+    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
+    # Step 0 is the policy that the attempt starts from.
+    Column("step", Integer, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    # In the order in which backward ran: recovery re-applies exactly this order.
+    Column("group_ids", ARRAY(Text), nullable=False),
+    Column("payloads", JSONB, nullable=False),
+    Column("learning_rate", Double, nullable=False),
+    Column("weights_sha", Text, nullable=False),
+    Column("weights_uri", Text, nullable=False),
+    Column("probe_uri", Text, nullable=False),
+    Column("diverged", Boolean, nullable=False, server_default=text("false")),
+    _created(),
+    PrimaryKeyConstraint("attempt_id", "step"),
+)
+
+checkpoint = Table(
+    "checkpoint",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("job.id"), nullable=False),
+    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
+    Column("organization_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("manifest_uri", Text),
+    Column("weights_sha", Text, nullable=False),
+    Column("files", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("next_ordinal", BigInteger, nullable=False),
+    Column("unconsumed", ARRAY(BigInteger), nullable=False),
+    _created(),
+    CheckConstraint("state in ('writing','ready','expired')", name="state"),
+    Index(None, "job_id", "id"),
+)
+
+evaluation = Table(
+    "evaluation",
+    metadata,
+    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("tasks", Integer, nullable=False),
+    Column("scored", Integer, nullable=False),
+    Column("unscorable", Integer, nullable=False),
+    Column("score", Double),
+    Column("seconds", Double, nullable=False),
+    _created(),
+    PrimaryKeyConstraint("attempt_id", "step"),
+)
