@@ -1,0 +1,236 @@
+"""Everything the environment decides, read once per process into one frozen record.
+
+No other module reads `os.environ` for configuration. Each setting has one variable; the table in
+`docs/reference/settings.md` is checked against `VARIABLES` by a test. Durations are seconds.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+DEFAULT_API_PORT: Final = 8420
+"""Tried first by `venus up`; a free port is taken when another program holds it."""
+
+
+class BadSettingError(ValueError):
+    """A variable whose text cannot be read; the message names the variable."""
+
+
+class Profile(StrEnum):
+    """Named sets of limits and intervals."""
+
+    NORMAL = "normal"
+    SMALL = "small"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an engine host and a node hold at most; `small` makes pressure appear within seconds."""
+
+    context_tokens: int = 512
+    kv_page_tokens: int = 16
+    kv_pages: int = 4096
+    engine_slots: int = 64
+    sandboxes: int = 256
+    upload_bytes: int = 64 * 1024 * 1024
+    request_bytes: int = 4 * 1024 * 1024
+
+
+SMALL_LIMITS: Final = Limits(
+    context_tokens=64,
+    kv_pages=32,
+    engine_slots=2,
+    sandboxes=3,
+    upload_bytes=1024 * 1024,
+    request_bytes=256 * 1024,
+)
+"""The small-limits profile of the test seams: engine, KV and node are full after a few turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Lease and heartbeat times. Invariant: a holder acts at least 3 times within each limit."""
+
+    leader_ttl_s: float = 6.0
+    leader_heartbeat_s: float = 1.5
+    lease_ttl_s: float = 6.0
+    lease_renew_s: float = 1.5
+    host_heartbeat_s: float = 1.0
+    progress_load_s: float = 120.0
+    progress_decode_s: float = 30.0
+    progress_sync_s: float = 60.0
+    reconcile_s: float = 1.0
+    pause_drain_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        assert self.leader_heartbeat_s * 3 <= self.leader_ttl_s, (
+            "leader would lose its term at one delay"
+        )
+        assert self.lease_renew_s * 3 <= self.lease_ttl_s, (
+            "keeper would lose its lease at one delay"
+        )
+
+
+FAST_INTERVALS: Final = Intervals(
+    leader_ttl_s=3.0,
+    leader_heartbeat_s=0.75,
+    lease_ttl_s=3.0,
+    lease_renew_s=0.75,
+    host_heartbeat_s=0.5,
+    progress_load_s=60.0,
+    progress_decode_s=8.0,
+    progress_sync_s=15.0,
+    reconcile_s=0.5,
+    pause_drain_s=5.0,
+)
+"""Intervals of the small profile: takeovers within seconds, yet wide enough for 2 busy cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """How many hosts of each kind this installation may run at once, and children to keep them."""
+
+    engines: int = 2
+    trainers: int = 1
+    nodes: int = 1
+    spare_children: int = 2
+    """So that a replaced host is claimed while the old keeper still cleans up."""
+
+    @property
+    def children(self) -> int:
+        """Celery pool children: one per keeper, and the spare ones."""
+        return self.engines + self.trainers + self.nodes + self.spare_children
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One process's configuration."""
+
+    home: Path
+    database_url: str
+    broker_url: str
+    object_store_url: str
+    profile: Profile = Profile.NORMAL
+    limits: Limits = field(default_factory=Limits)
+    intervals: Intervals = field(default_factory=Intervals)
+    pool: Pool = field(default_factory=Pool)
+    api_host: str = "127.0.0.1"
+    api_port: int = DEFAULT_API_PORT
+    schedulers: int = 1
+    database_connections: int = 8
+    log_level: str = "INFO"
+    is_checking: bool = False
+    """Invariants of the core are checked after every step: tests and the small profile."""
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> "Settings":
+        """Read the environment; `BadSettingError` names the variable that cannot be read."""
+        source = os.environ if environ is None else environ
+        home = Path(source.get("VENUS_HOME") or ".venus").absolute()
+        profile = _read(source, "VENUS_PROFILE", Profile, Profile.NORMAL)
+        is_small = profile is Profile.SMALL
+        return cls(
+            home=home,
+            database_url=source.get("DATABASE_URL", ""),
+            broker_url=source.get("BROKER_URL", ""),
+            object_store_url=source.get("OBJECT_STORE_URL") or (home / "objects").as_uri(),
+            profile=profile,
+            limits=_overlaid(source, SMALL_LIMITS if is_small else Limits(), LIMIT_VARIABLES, int),
+            intervals=_overlaid(
+                source, FAST_INTERVALS if is_small else Intervals(), INTERVAL_VARIABLES, float
+            ),
+            pool=_overlaid(source, Pool(), POOL_VARIABLES, int),
+            api_host=source.get("VENUS_API_HOST") or "127.0.0.1",
+            api_port=_read(source, "VENUS_API_PORT", int, DEFAULT_API_PORT),
+            schedulers=_read(source, "VENUS_SCHEDULERS", int, 1),
+            database_connections=_read(source, "VENUS_DATABASE_CONNECTIONS", int, 8),
+            log_level=(source.get("VENUS_LOG_LEVEL") or "INFO").upper(),
+            is_checking=_read(source, "VENUS_CHECK_INVARIANTS", _boolean, is_small),
+        )
+
+
+LIMIT_VARIABLES: Final[Mapping[str, str]] = {
+    "VENUS_CONTEXT_TOKENS": "context_tokens",
+    "VENUS_KV_PAGE_TOKENS": "kv_page_tokens",
+    "VENUS_KV_PAGES": "kv_pages",
+    "VENUS_ENGINE_SLOTS": "engine_slots",
+    "VENUS_SANDBOXES": "sandboxes",
+    "VENUS_UPLOAD_BYTES": "upload_bytes",
+    "VENUS_REQUEST_BYTES": "request_bytes",
+}
+
+INTERVAL_VARIABLES: Final[Mapping[str, str]] = {
+    "VENUS_LEADER_TTL_S": "leader_ttl_s",
+    "VENUS_LEADER_HEARTBEAT_S": "leader_heartbeat_s",
+    "VENUS_LEASE_TTL_S": "lease_ttl_s",
+    "VENUS_LEASE_RENEW_S": "lease_renew_s",
+    "VENUS_HOST_HEARTBEAT_S": "host_heartbeat_s",
+    "VENUS_PROGRESS_LOAD_S": "progress_load_s",
+    "VENUS_PROGRESS_DECODE_S": "progress_decode_s",
+    "VENUS_PROGRESS_SYNC_S": "progress_sync_s",
+    "VENUS_RECONCILE_S": "reconcile_s",
+    "VENUS_PAUSE_DRAIN_S": "pause_drain_s",
+}
+
+POOL_VARIABLES: Final[Mapping[str, str]] = {
+    "VENUS_POOL_ENGINES": "engines",
+    "VENUS_POOL_TRAINERS": "trainers",
+    "VENUS_POOL_NODES": "nodes",
+    "VENUS_POOL_SPARE_CHILDREN": "spare_children",
+}
+
+VARIABLES: Final = (
+    "VENUS_HOME",
+    "DATABASE_URL",
+    "BROKER_URL",
+    "OBJECT_STORE_URL",
+    "VENUS_PROFILE",
+    *LIMIT_VARIABLES,
+    *INTERVAL_VARIABLES,
+    *POOL_VARIABLES,
+    "VENUS_API_HOST",
+    "VENUS_API_PORT",
+    "VENUS_SCHEDULERS",
+    "VENUS_DATABASE_CONNECTIONS",
+    "VENUS_LOG_LEVEL",
+    "VENUS_CHECK_INVARIANTS",
+)
+"""Every variable that `Settings.from_env` reads."""
+
+TRUE_TEXTS: Final = frozenset({"1", "true", "yes", "on"})
+FALSE_TEXTS: Final = frozenset({"0", "false", "no", "off"})
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in TRUE_TEXTS | FALSE_TEXTS:
+        return text.lower() in TRUE_TEXTS
+    raise ValueError(f"not a boolean: {text!r}")
+
+
+def _read(source: Mapping[str, str], variable: str, kind: Callable[[str], T], default: T) -> T:
+    text = source.get(variable, "")
+    if not text:
+        return default
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise BadSettingError(f"{variable}={text!r}: {error}") from error
+
+
+def _overlaid(
+    source: Mapping[str, str],
+    base: T,
+    variables: Mapping[str, str],
+    kind: Callable[[str], float],
+) -> T:
+    read = {
+        name: _read(source, variable, kind, 0.0)
+        for variable, name in variables.items()
+        if source.get(variable)
+    }
+    return replace(base, **read)  # type: ignore[type-var]  # T is one of the dataclasses above
