@@ -1,0 +1,1 @@
+"""Scripts that make the built-in models: seeded, one thread, a few minutes at most."""

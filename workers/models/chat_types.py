@@ -1,0 +1,71 @@
+"""What every chat format offers: messages become ids to append, sampled ids become a message.
+
+A format never sees ids that were sampled or rendered before, except to close an answer: it only
+says what comes next, so the prompt of every turn has the previous turn's ids as an exact prefix.
+Text made here is for parsing and for people.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from venusrl.env.messages import Json, Message
+
+CALLS_MAX: Final = 32
+"""Tool calls read from one answer; more are one parse error, so a looping model costs little."""
+
+
+class ParseReason(StrEnum):
+    """Why a tool call could not be read."""
+
+    UNTERMINATED = "unterminated"
+    EMPTY = "empty"
+    INVALID_JSON = "invalid_json"
+    NOT_A_CALL = "not_a_call"
+    TOO_MANY = "too_many"
+
+
+@dataclass(frozen=True, slots=True)
+class ParseError:
+    """One malformed tool call; it stays among the message's calls, so its id gets one reply."""
+
+    call_id: str
+    reason: ParseReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    """The assistant message of a turn, and what was wrong with its tool calls, in call order."""
+
+    message: Message
+    errors: tuple[ParseError, ...] = ()
+
+
+class ChatFormat(Protocol):
+    """How one model family writes conversations."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer; they are part of it."""
+        ...
+
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Json]] = ()
+    ) -> tuple[int, ...]:
+        """Ids of the first prompt, up to where the model speaks. `tools` are JSON schemas."""
+        ...
+
+    def follow_up(self, sampled: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
+        """Ids to append after the sampled ids of a turn: its missing closing, then `messages`."""
+        ...
+
+    def parse(self, sampled: Sequence[int], turn: int) -> ParsedAnswer:
+        """Read the sampled ids of turn `turn`; call ids derive from it."""
+        ...
+
+
+def call_id(turn: int, ordinal: int) -> str:
+    """Id of the n-th tool call of a turn; the same ids always give the same id."""
+    return f"call_{turn}_{ordinal}"
