@@ -1,4 +1,4 @@
-"""What an environment's author sees of a conversation: messages, tool calls, tasks, turns, rollouts.
+"""What an environment's author sees: messages, tool calls, tasks, turns, rollouts.
 
 Plain values of the standard library only. The same types cross the wire between the node agent and
 the environment process (`venusrl/env/wire.py`). Text here is for the environment: training reads
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from venusrl.env.sandbox import Sandbox
 
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """What JSON can say."""
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -72,7 +72,8 @@ class Turn:
 class Rollout:
     """A finished rollout as its grader sees it; `messages` starts with the task's prompt.
 
-    `state` is the environment's last snapshot, `end` the word of the glossary for how it stopped.
+    `state` is the environment's last snapshot, `end` the word of the glossary for how it stopped;
+    `artefacts` are the files listed in `venus.toml`, taken from the agent's sandbox at its end.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Rollout:
     end: str
     turns: int
     state: Json = None
+    artefacts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def answer_text(self) -> str:

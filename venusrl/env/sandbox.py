@@ -83,7 +83,7 @@ class CallKey:
     """Identity of one sandbox call; `turn` is -1 in setup, `ordinal` counts from 0 in each turn."""
 
     rollout: str
-    try_number: int
+    try_: int
     turn: int
     ordinal: int
 
