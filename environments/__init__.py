@@ -1,0 +1,1 @@
+"""Environments on the platform's side: packages, their sandboxed process, checks, adapters."""
