@@ -127,7 +127,7 @@ class Controller:
         self._hits: dict[str, int] = {}
 
     def hit(self, name: str) -> bool:
-        """Count this hit for every matching entry, act on the first that is due; True means drop."""
+        """Count this hit for every matching entry, act on the first that is due; True: drop."""
         self._reload()
         for entry in (*self._static, *self._dynamic):
             if entry.name != name or entry.kind not in (None, self.kind):

@@ -29,7 +29,7 @@ class RandomBits(Protocol):
 
 
 class IdSource:
-    """Draws ids that rise strictly, also within a millisecond and when the wall clock steps back."""
+    """Draws ids that rise strictly, also within 1 ms and when the wall clock steps back."""
 
     def __init__(self, clock: Clock | None = None, bits: RandomBits | None = None) -> None:
         self._clock = clock or SystemClock()

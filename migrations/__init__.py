@@ -1,0 +1,1 @@
+"""Schema history: Alembic revisions, and the upgrade that `venus up` and the tests run."""

@@ -1,0 +1,26 @@
+"""Alembic's entry: runs revisions on the connection of `migrations.upgrade`, or on DATABASE_URL."""
+
+import os
+
+from alembic import context
+from sqlalchemy import Connection, create_engine
+
+from stores.tables import metadata
+from stores.unit_of_work import sqlalchemy_url
+
+
+def run(connection: Connection) -> None:
+    """Run the revisions that were asked for, in one transaction."""
+    context.configure(connection=connection, target_metadata=metadata, compare_type=True)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given = context.config.attributes.get("connection")
+if given is not None:
+    run(given)
+else:
+    engine = create_engine(sqlalchemy_url(os.environ["DATABASE_URL"]))
+    with engine.connect() as opened:
+        run(opened)
+        opened.commit()
