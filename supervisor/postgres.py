@@ -11,7 +11,9 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +22,7 @@ import psycopg
 from psycopg import sql
 
 from supervisor.account import Account, can_traverse, choose_account, own_folder
-from supervisor.launch import Launch
+from supervisor.launch import Launch, spawn, stop
 from supervisor.layout import Layout
 
 BINARIES_VARIABLE: Final = "VENUS_POSTGRES_BIN"
@@ -29,6 +31,11 @@ NEEDED: Final = ("initdb", "postgres")
 
 OLDEST_MAJOR: Final = 15
 """The oldest major version that the schema and the tests were run on."""
+
+READY_WITHIN_S: Final = 60.0
+"""A start is a fraction of a second; recovery after a crash on a slow disk may take longer."""
+
+READY_POLL_S: Final = 0.02
 
 DATABASE: Final = "venus"
 SUPERUSER: Final = "venus"
@@ -243,3 +250,22 @@ def _copy_binaries(binaries: Binaries, folder: Path) -> Binaries:
         shutil.copytree(binaries.folder.parent, making, symlinks=True)
         making.rename(target)
     return Binaries(target / "bin", binaries.major, f"copy of {binaries.source}")
+
+
+@contextmanager
+def running_cluster(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A server for the length of a block, for tools and tests. The home must be walkable."""
+    layout = Layout(home).make()
+    cluster = plan_cluster(layout)
+    cluster.initialise()
+    launch, log = cluster.launch(settings), layout.logs / "postgres.log"
+    process = spawn(launch, log)
+    try:
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not cluster.is_ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise PostgresFailedError(log.read_text(errors="replace")[-2000:])
+            time.sleep(READY_POLL_S)
+        yield cluster
+    finally:
+        stop(process, launch)

@@ -72,14 +72,21 @@ class Broker:
 
     def is_ready(self) -> bool:
         """Whether the server answers PING."""
+        try:
+            return self._ask("PING").startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def flush(self) -> None:
+        """Forget every message, as a lost broker would. Raises OSError when it is down."""
+        self._ask("FLUSHALL")
+
+    def _ask(self, command: str) -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PROBE_TIMEOUT_S)
-            try:
-                connection.connect(str(self.socket))
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
-            except OSError:
-                return False
+            connection.connect(str(self.socket))
+            connection.sendall(f"{command}\r\n".encode())
+            return connection.recv(64)
 
 
 def find_binary(environ: Mapping[str, str] | None = None) -> tuple[str, Path]:

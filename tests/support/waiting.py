@@ -1,0 +1,39 @@
+"""The only place where tests wait: poll a predicate until it holds or a deadline passes."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+POLL_S: Final = 0.02
+"""Short against every interval of the product, long against the cost of a predicate."""
+
+
+async def eventually(
+    predicate: Callable[[], T | Awaitable[T]], deadline: float = 10.0, message: str = ""
+) -> T:
+    """The first truthy value of `predicate` (plain or async); fails after `deadline` seconds."""
+    end = time.monotonic() + deadline
+    while True:
+        value = predicate()
+        result: T = await value if inspect.isawaitable(value) else value
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise AssertionError(message or f"not within {deadline} s, last value: {result!r}")
+        await asyncio.sleep(POLL_S)
+
+
+def wait_until(predicate: Callable[[], T], deadline: float = 10.0, message: str = "") -> T:
+    """`eventually` for tests without an event loop."""
+    end = time.monotonic() + deadline
+    while True:
+        result = predicate()
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise AssertionError(message or f"not within {deadline} s, last value: {result!r}")
+        time.sleep(POLL_S)
