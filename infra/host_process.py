@@ -20,7 +20,7 @@ import msgspec
 
 from domain.ids import AttemptId, HostId, JobId
 from infra import failpoints
-from infra.logging import configure_logging, get_logger
+from infra.logging import configure, get_logger
 from infra.settings import Settings
 
 EXIT_LEASE_ENDED: Final = 75
@@ -145,7 +145,7 @@ def run_host(main: Callable[[HostContext], Awaitable[None]]) -> None:
     birth = read_record(stdin, Birth)
     if birth is None:
         os._exit(EXIT_LEASE_ENDED)
-    configure_logging(settings.log_level)
+    configure(birth.kind, settings.log_level)
     failpoints.configure(birth.kind)
     _Lease(stdin, birth.deadline)
     os._exit(asyncio.run(_supervised(main, HostContext(birth, settings), stdout)))

@@ -1,0 +1,1 @@
+"""Short idempotent chores run by Celery."""
