@@ -178,7 +178,7 @@ class GenResult:
     version_spans: tuple[VersionSpan, ...]
     finish: Finish
     weights_sha: str
-    """Weights that made the last token, or those in use if nothing was sampled."""
+    """Weights in use when the request ended."""
     cached_tokens: int = 0
     queued_s: float = 0.0
     generate_s: float = 0.0

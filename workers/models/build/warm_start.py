@@ -52,7 +52,9 @@ def warm_start(
     rng = Random(recipe.seed)
     decoder = Decoder(config)
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=recipe.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1, (s + 1) / WARMUP_STEPS))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min(1, (s + 1) / WARMUP_STEPS)
+    )
     for step in range(1, recipe.steps + 1):
         ids, mask = _batch([demonstrate(rng) for _ in range(recipe.batch)], vocabulary)
         loss = -(sequence_logprobs(decoder(ids), ids) * mask).sum() / mask.sum()

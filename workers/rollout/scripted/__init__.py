@@ -1,0 +1,1 @@
+"""The scripted engine: a test seam that replays given answers on the engine port."""
