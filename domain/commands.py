@@ -54,7 +54,10 @@ class ReplaceHost:
 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
-    """Insert the group's and rollouts' rows (idempotent). Every rollout starts at try 1, hop 0."""
+    """Insert the group's and rollouts' rows (idempotent). Every rollout starts at try 1, hop 0.
+
+    No engine older than `policy_version` gets the rollouts; for evaluation it is the evaluated step.
+    """
 
     attempt_id: AttemptId
     group_id: GroupId
@@ -127,7 +130,10 @@ class CloseRollout:
 
 @dataclass(frozen=True, slots=True)
 class GradeGroup:
-    """Raise the grade epoch and ask a node agent to grade the closed group."""
+    """Raise the grade epoch to this one and ask a node agent to grade the closed group.
+
+    The same epoch again is a repetition after a resync: a grader that already answered answers again.
+    """
 
     group_id: GroupId
     grade_epoch: int

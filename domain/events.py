@@ -48,7 +48,10 @@ class HeldRollout:
 
 @dataclass(frozen=True, slots=True)
 class HostJoined:
-    """A host proved itself and sent its snapshot. Joining again with the same epoch is a resync."""
+    """A host proved itself and sent its snapshot. Joining again with the same epoch is a resync.
+
+    `held` of an engine: rollouts placed on it; of a node: the tries whose sandbox or journal it holds.
+    """
 
     host_id: HostId
     epoch: int
@@ -120,6 +123,8 @@ class RolloutClosed:
     tokens: int
     sampled_tokens: int
     turns: int
+    reread: bool = False
+    """The leader read it from the row itself (a command met a closed row): never refused as late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,8 @@ class GroupGraded:
     zero_variance: bool
     oldest_version: int | None
     mean_reward: float | None
+    reread: bool = False
+    """The leader read it from the row itself (a command met a graded row): never refused as late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,10 @@ class GradeFailed:
 
 @dataclass(frozen=True, slots=True)
 class TrainerReady:
-    """The trainer restored its state; `step` is the last committed step of the attempt."""
+    """The trainer restored its state; `policy.version` is the last committed step of the attempt.
+
+    Sent after every dial of a restored trainer, so that a lost `StepCommitted` is made good.
+    """
 
     attempt_id: AttemptId
     host_id: HostId
@@ -233,6 +243,8 @@ class RestoredRollout:
     sampled_tokens: int = 0
     turns: int = 0
     oldest_version: int | None = None
+    host_id: HostId | None = None
+    """Engine host of the placement with this hop; None when it was never placed or is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +256,7 @@ class RestoredGroup:
     size: int
     created_at: float
     policy_version: int
-    """For evaluation groups the step that they evaluate."""
+    """Oldest version that a training group may be sampled with; for evaluation the evaluated step."""
     grade_epoch: int
     rollouts: tuple[RestoredRollout, ...]
     closed: bool
@@ -262,11 +274,17 @@ class RestoredHost:
     kind: HostKind
     attempt_id: AttemptId | None
     claimed: bool
+    """Held by a keeper now: it will join or its lease will expire."""
+    job_id: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredJob:
-    """An active job as Postgres has it at a leader's start."""
+    """An active job as Postgres has it at a leader's start.
+
+    `generation` and `desired` are the user's; when `generation` is above `observed_generation`, the
+    wish is new to the core. `next_ordinal` is above every training ordinal issued so far.
+    """
 
     plan: JobPlan
     generation: int
@@ -277,11 +295,14 @@ class RestoredJob:
     policy: PolicyRef | None
     next_ordinal: int
     unconsumed: tuple[int, ...]
-    """Ordinals issued before the attempt's start point and not consumed (from the checkpoint)."""
+    """Ordinals of the start checkpoint that this attempt has not issued again (it has no group row)."""
     groups: tuple[RestoredGroup, ...]
     checkpoint_step: int | None
     evaluated_steps: tuple[int, ...]
     recent_drops: tuple[str, ...] = ()
+    observed_generation: int | None = None
+    """None means equal to `generation`."""
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
