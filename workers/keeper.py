@@ -140,7 +140,7 @@ class Keeper:
             with suppress(queue.Empty):
                 latest = self._progress.get(timeout=0.1)
                 if latest is None:
-                    return progress.cause or f"the host exited with status {child.wait(STOP_GRACE_S)}"
+                    return progress.cause or _exit_cause(child)
                 progress, progress_at = latest, time.monotonic()
             now = time.monotonic()
             if now >= deadline:
@@ -196,3 +196,10 @@ class Keeper:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+def _exit_cause(child: "subprocess.Popen[bytes]") -> str:
+    try:
+        return f"the host exited with status {child.wait(STOP_GRACE_S)}"
+    except subprocess.TimeoutExpired:
+        return "the host closed its progress stream without ending"

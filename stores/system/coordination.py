@@ -1,0 +1,354 @@
+"""Effects of the coordinator's commands, each idempotent, all inside a transaction of the leader."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import case, delete, exists, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from domain import commands as c
+from domain.events import RolloutClosed
+from domain.ids import GroupId, JobId, ordinal_of, rollout_id
+from domain.states import DropReason, End, dropped
+from stores import tables as t
+
+group, rollout = t.rollout_group, t.rollout
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOrigin:
+    """What a group's row needs beyond its command."""
+
+    job_id: JobId
+    organization_id: str
+    task_id: str
+    environment_version_id: str
+
+
+async def open_group(connection: AsyncConnection, command: c.OpenGroup, origin: GroupOrigin) -> None:
+    """Insert the group and its rollouts; a second execution changes nothing."""
+    inserted = await connection.execute(
+        insert(group)
+        .values(
+            id=command.group_id,
+            job_id=origin.job_id,
+            attempt_id=command.attempt_id,
+            organization_id=origin.organization_id,
+            ordinal=ordinal_of(command.group_id),
+            purpose=command.purpose.value,
+            task_id=origin.task_id,
+            environment_version_id=origin.environment_version_id,
+            policy_version=command.policy_version,
+            size=command.size,
+            open=command.size,
+        )
+        .on_conflict_do_nothing()
+    )
+    if inserted.rowcount == 0:
+        return
+    members = [
+        {
+            "id": rollout_id(command.group_id, index),
+            "group_id": command.group_id,
+            "job_id": origin.job_id,
+            "attempt_id": command.attempt_id,
+            "organization_id": origin.organization_id,
+            "index": index,
+        }
+        for index in range(command.size)
+    ]
+    await connection.execute(insert(rollout).on_conflict_do_nothing(), members)
+
+
+async def raise_hop(connection: AsyncConnection, command: c.PlaceRollout) -> bool:
+    """Persist a placement; False when the rollout closed or moved on meanwhile."""
+    result = await connection.execute(
+        update(rollout)
+        .where(
+            rollout.c.id == command.rollout_id,
+            rollout.c["try"] == command.try_,
+            rollout.c.closed_at.is_(None),
+            rollout.c.hop < command.hop,
+        )
+        .values(hop=command.hop, host_id=command.host_id)
+    )
+    return result.rowcount == 1
+
+
+async def end_try(connection: AsyncConnection, command: c.EndTry) -> None:
+    """Record a try's end once and move the rollout to its next try."""
+    await _record_try(connection, command, command.counts)
+    if command.next_try is None:
+        return
+    await connection.execute(
+        update(rollout)
+        .where(
+            rollout.c.id == command.rollout_id,
+            rollout.c["try"] == command.try_,
+            rollout.c.closed_at.is_(None),
+        )
+        .values({"try": command.next_try, "host_id": None})
+    )
+
+
+async def close_rollout(
+    connection: AsyncConnection, command: c.CloseRollout
+) -> RolloutClosed | None:
+    """The coordinator's own close; None when the host's close came first."""
+    closed = await connection.execute(
+        update(rollout)
+        .where(
+            rollout.c.id == command.rollout_id,
+            rollout.c.closed_at.is_(None),
+            rollout.c["try"] == command.try_,
+        )
+        .values(closed_at=func.now(), end=command.end.value, cause=command.cause)
+        .returning(rollout.c.group_id)
+    )
+    row = closed.first()
+    if row is None:
+        return None
+    await _record_try(connection, command, counts=command.end is not End.CANCELLED)
+    await lower_open(connection, GroupId(row.group_id))
+    return RolloutClosed(
+        rollout_id=command.rollout_id,
+        try_=command.try_,
+        hop=command.hop,
+        end=command.end,
+        oldest_version=None,
+        newest_version=None,
+        tokens=0,
+        sampled_tokens=0,
+        turns=0,
+    )
+
+
+async def _record_try(
+    connection: AsyncConnection, command: c.EndTry | c.CloseRollout, counts: bool
+) -> None:
+    await connection.execute(
+        insert(t.rollout_try)
+        .values(
+            {
+                "rollout_id": command.rollout_id,
+                "try": command.try_,
+                "hop": command.hop,
+                "end": command.end.value,
+                "cause": command.cause,
+                "counts": counts,
+            }
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+async def lower_open(connection: AsyncConnection, group_id: GroupId) -> None:
+    """Count one member of the group as closed, under the row's lock."""
+    await connection.execute(
+        update(group)
+        .where(group.c.id == group_id, group.c.open > 0)
+        .values(
+            open=group.c.open - 1,
+            closed_at=case((group.c.open == 1, func.now()), else_=group.c.closed_at),
+        )
+    )
+
+
+async def raise_grade_epoch(connection: AsyncConnection, command: c.GradeGroup) -> bool:
+    """Fence older graders out; False when the group is graded already."""
+    result = await connection.execute(
+        update(group)
+        .where(
+            group.c.id == command.group_id,
+            group.c.graded_at.is_(None),
+            group.c.grade_epoch < command.grade_epoch,
+        )
+        .values(grade_epoch=command.grade_epoch)
+    )
+    return result.rowcount == 1
+
+
+async def drop_group(connection: AsyncConnection, command: c.DropGroup) -> None:
+    """One compare-and-set on the group; members that are pending get the same disposition.
+
+    A member without a verdict becomes unscorable with the drop's reason: never a zero.
+    """
+    won = await connection.execute(
+        update(group)
+        .where(group.c.id == command.group_id, group.c.disposition == "pending")
+        .values(
+            disposition=dropped(command.reason),
+            cause=command.cause,
+            closed_at=func.coalesce(group.c.closed_at, func.now()),
+        )
+    )
+    if won.rowcount == 0:
+        return
+    await connection.execute(
+        update(rollout)
+        .where(rollout.c.group_id == command.group_id, rollout.c.disposition == "pending")
+        .values(
+            disposition=dropped(command.reason),
+            verdict=func.coalesce(rollout.c.verdict, "unscorable"),
+            unscorable_reason=case(
+                (
+                    rollout.c.verdict.is_(None),
+                    func.coalesce(rollout.c.end, command.reason.value),
+                ),
+                else_=rollout.c.unscorable_reason,
+            ),
+        )
+    )
+
+
+async def assign_group(
+    connection: AsyncConnection, job_id: JobId, command: c.AssignGroup
+) -> None:
+    """Insert the batch membership; a repeated execution changes nothing."""
+    await connection.execute(
+        insert(t.batch_member)
+        .values(
+            job_id=job_id,
+            attempt_id=command.attempt_id,
+            step=command.step,
+            position=command.position,
+            group_id=command.group_id,
+            staleness=command.staleness,
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+async def replace_member(connection: AsyncConnection, command: c.ReplaceMember) -> bool:
+    """Free a position before its step row exists; False when the step is committed already."""
+    done = exists().where(
+        t.train_step.c.attempt_id == command.attempt_id, t.train_step.c.step == command.step
+    )
+    result = await connection.execute(
+        delete(t.batch_member).where(
+            t.batch_member.c.attempt_id == command.attempt_id,
+            t.batch_member.c.step == command.step,
+            t.batch_member.c.position == command.position,
+            t.batch_member.c.group_id == command.group_id,
+            ~done,
+        )
+    )
+    if result.rowcount == 1:
+        await drop_group(connection, c.DropGroup(command.group_id, DropReason.PAYLOAD_LOST))
+    return result.rowcount == 1
+
+
+async def set_job_state(connection: AsyncConnection, command: c.SetJobState) -> str | None:
+    """Write state, reason, position and failure; returns the former state."""
+    row = (
+        await connection.execute(
+            select(t.job.c.state).where(t.job.c.id == command.job_id).with_for_update()
+        )
+    ).first()
+    if row is None:
+        return None
+    failure = None
+    if command.failure_code is not None:
+        failure = {
+            "code": command.failure_code,
+            "component": command.failure_component,
+            "retryable": command.retryable,
+            "hint": command.failure_hint,
+        }
+    is_terminal = command.state in ("succeeded", "failed", "cancelled")
+    is_started = command.state in ("running", "provisioning")
+    await connection.execute(
+        update(t.job)
+        .where(t.job.c.id == command.job_id)
+        .values(
+            state=command.state.value,
+            observed_generation=func.greatest(
+                t.job.c.observed_generation, command.observed_generation
+            ),
+            queue_reason=command.reason,
+            queue_position=command.queue_position,
+            failure=failure,
+            started_at=func.coalesce(t.job.c.started_at, func.now())
+            if is_started
+            else t.job.c.started_at,
+            ended_at=func.now() if is_terminal else None,
+        )
+    )
+    return str(row.state)
+
+
+async def end_attempt(connection: AsyncConnection, attempt_id: str) -> None:
+    """Stamp the attempt's end once."""
+    await connection.execute(
+        update(t.attempt)
+        .where(t.attempt.c.id == attempt_id, t.attempt.c.ended_at.is_(None))
+        .values(ended_at=func.now())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationScore:
+    """Result of one evaluation: mean reward over the scored rollouts, and how many had no verdict."""
+
+    tasks: int
+    scored: int
+    unscorable: int
+    score: float | None
+    seconds: float
+
+
+async def finish_evaluation(
+    connection: AsyncConnection, command: c.FinishEvaluation
+) -> EvaluationScore:
+    """Aggregate the evaluation's rollouts and write its row and metric; idempotent."""
+    joined = rollout.join(group, rollout.c.group_id == group.c.id)
+    query = (
+        select(
+            func.count(func.distinct(group.c.id)),
+            func.count(rollout.c.reward),
+            func.count().filter(rollout.c.verdict == "unscorable"),
+            func.avg(rollout.c.reward),
+            func.extract("epoch", func.now() - func.min(group.c.created_at)),
+        )
+        .select_from(joined)
+        .where(
+            group.c.attempt_id == command.attempt_id,
+            group.c.purpose == "evaluation",
+            group.c.policy_version == command.step,
+        )
+    )
+    row = (await connection.execute(query)).one()
+    score = EvaluationScore(
+        tasks=row[0],
+        scored=row[1],
+        unscorable=row[2],
+        score=None if row[3] is None else float(row[3]),
+        seconds=float(row[4] or 0.0),
+    )
+    await connection.execute(
+        insert(t.evaluation)
+        .values(
+            attempt_id=command.attempt_id,
+            step=command.step,
+            tasks=score.tasks,
+            scored=score.scored,
+            unscorable=score.unscorable,
+            score=score.score,
+            seconds=score.seconds,
+        )
+        .on_conflict_do_nothing()
+    )
+    if score.score is not None:
+        await connection.execute(
+            insert(t.metric)
+            .values(
+                attempt_id=command.attempt_id,
+                step=command.step,
+                name="evaluation/score",
+                value=score.score,
+            )
+            .on_conflict_do_nothing()
+        )
+    return score
+
+
