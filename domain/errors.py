@@ -29,3 +29,12 @@ class PayloadUnreadable(VenusError):
     """A stored object is missing or does not match its recorded sha."""
 
     code = "payload_unreadable"
+
+
+class StoreUnavailable(VenusError):
+    """The database is away or ended the session: nothing is known to be wrong, try again.
+
+    A commit that ends so may have taken effect; what is tried again must be idempotent.
+    """
+
+    code = "store_unavailable"

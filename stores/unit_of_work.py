@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import select
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from domain.errors import FencedOut
+from domain.errors import FencedOut, StoreUnavailable
 from domain.ids import HostId
 from stores import tables as t
 
@@ -66,11 +68,17 @@ class Database:
 
     @asynccontextmanager
     async def begin(self, fence: Fence | None = None) -> AsyncIterator[AsyncConnection]:
-        """A transaction, committed at the end of the block. Raises FencedOut before any write."""
-        async with self._engine.begin() as connection:
-            if fence is not None:
-                await check_fence(connection, fence)
-            yield connection
+        """A transaction, committed at the end of the block. Raises FencedOut before any write.
+
+        A database that is away, also in mid block or at the commit, raises StoreUnavailable.
+        """
+        try:
+            async with self._engine.begin() as connection:
+                if fence is not None:
+                    await check_fence(connection, fence)
+                yield connection
+        except (OperationalError, InterfaceError, PoolTimeout) as error:
+            raise StoreUnavailable(str(error.__cause__ or error)) from error
 
     async def close(self) -> None:
         """Close all pooled connections."""
