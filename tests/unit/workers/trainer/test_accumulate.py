@@ -1,4 +1,4 @@
-"""The streamed gradient equals the gradient of the whole batch, whatever the order and the split."""
+"""The streamed gradient equals the gradient of the whole batch in any order and any split."""
 
 import itertools
 import random

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from workers.trainer.losses import (
     LOG_RATIO_MAX,
     Clip,
+    Surrogate,
     anchor_logprobs,
     bounded_exp,
     clipped_surrogate,
@@ -28,8 +29,13 @@ def draws(seed: int = 0) -> tuple[Array, Array, Array]:
     return new, old, rng.normal(0, 1, (5, 1))
 
 
-def tensors(*arrays: Array) -> list[torch.Tensor]:
-    return [torch.tensor(a, dtype=torch.float64) for a in arrays]
+def tensors(*arrays: Array) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.tensor(a, dtype=torch.float64) for a in arrays)
+
+
+def surrogate(new: Array, old: Array, advantage: Array, clip: Clip) -> Surrogate:
+    new_t, old_t, advantage_t = tensors(new, old, advantage)
+    return clipped_surrogate(new_t, old_t, advantage_t, clip)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.2, 0.28)], ids=["grpo", "dapo"])
@@ -37,7 +43,7 @@ def test_clipped_surrogate_equals_its_formula(low: float, high: float) -> None:
     new, old, advantage = draws()
     ratio = np.exp(new - old)
     expected = -np.minimum(ratio * advantage, np.clip(ratio, 1 - low, 1 + high) * advantage)
-    got = clipped_surrogate(*tensors(new, old, advantage), Clip(low, high))
+    got = surrogate(new, old, advantage, Clip(low, high))
     np.testing.assert_allclose(got.loss.numpy(), expected, atol=TOLERANCE, rtol=0)
 
 
@@ -45,8 +51,8 @@ def test_clipped_surrogate_in_single_precision_stays_within_the_tolerance() -> N
     new, old, advantage = draws(3)
     ratio = np.exp(new - old)
     expected = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.28) * advantage)
-    singles = [t.float() for t in tensors(new, old, advantage)]
-    got = clipped_surrogate(*singles, Clip(0.2, 0.28))
+    new_t, old_t, advantage_t = (t.float() for t in tensors(new, old, advantage))
+    got = clipped_surrogate(new_t, old_t, advantage_t, Clip(0.2, 0.28))
     np.testing.assert_allclose(got.loss.numpy(), expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -73,8 +79,8 @@ def test_dual_clip_bounds_the_loss_of_a_negative_advantage() -> None:
 
 def test_dual_clip_leaves_a_positive_advantage_alone() -> None:
     new, old, advantage = draws(2)
-    plain = clipped_surrogate(*tensors(new, old, np.abs(advantage)), Clip(0.2, 0.28))
-    dual = clipped_surrogate(*tensors(new, old, np.abs(advantage)), Clip(0.2, 0.28, dual=3.0))
+    plain = surrogate(new, old, np.abs(advantage), Clip(0.2, 0.28))
+    dual = surrogate(new, old, np.abs(advantage), Clip(0.2, 0.28, dual=3.0))
     assert torch.equal(plain.loss, dual.loss)
 
 
@@ -89,7 +95,7 @@ def test_truncated_importance_weight_equals_its_formula_and_carries_no_gradient(
 
 def test_k3_equals_its_formula_and_is_never_negative() -> None:
     sampled, other, _ = draws(6)
-    got = k3(*tensors(sampled, other)).numpy()
+    got = k3(torch.tensor(sampled), torch.tensor(other)).numpy()
     delta = other - sampled
     np.testing.assert_allclose(got, np.exp(delta) - 1 - delta, atol=TOLERANCE)
     assert (got >= 0).all()
