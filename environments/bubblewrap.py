@@ -71,7 +71,7 @@ def runner_command(bwrap: Path, confinement: Confinement) -> list[str]:
         str(bwrap),
         *_namespaces(as_root),
         *_files(confinement),
-        *("--chdir", "/tmp"),  # noqa: S108 - inside, an own one
+        *("--chdir", "/tmp"),
         "--clearenv",
         *_environment(),
         "--",
@@ -93,23 +93,32 @@ def _namespaces(as_root: bool) -> list[str]:
 
 
 def _files(confinement: Confinement) -> list[str]:
-    command = ["--tmpfs", "/"]
-    for path in _SYSTEM_PATHS:
-        command += _mirror(Path(path))
-    for path in _outermost(_interpreter_paths()):
-        command += ["--ro-bind", str(path), str(path)]
-    for path in _site_paths(confinement.libraries):
-        command += ["--ro-bind-try", path, path]
     kit = Path(__file__).resolve().parent.parent
+    binds = {str(path): path for path in _outermost(_interpreter_paths())}
+    binds |= {site: Path(site) for site in _site_paths(confinement.libraries)}
+    binds[f"{KIT_PATH}/venusrl/env"] = kit / "venusrl" / "env"
+    binds[f"{KIT_PATH}/environments/adapters"] = kit / "environments" / "adapters"
+    binds[PACKAGE_PATH] = confinement.package.resolve()
     return [
-        *command,
-        *("--ro-bind", str(kit / "venusrl" / "env"), f"{KIT_PATH}/venusrl/env"),
-        *("--ro-bind", str(kit / "environments" / "adapters"), f"{KIT_PATH}/environments/adapters"),
-        *("--ro-bind", str(confinement.package), PACKAGE_PATH),
+        *("--perms", "0755", "--tmpfs", "/"),
+        *(word for path in _SYSTEM_PATHS for word in _mirror(Path(path))),
+        *_readable_parents(binds),
+        *(word for inside, outside in binds.items() for word in _read_only(outside, inside)),
         *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(TMP_BYTES_MAX), "--perms", "1777", "--tmpfs", "/tmp"),  # noqa: S108
+        *("--size", str(TMP_BYTES_MAX), "--perms", "1777", "--tmpfs", "/tmp"),
         *("--remount-ro", "/"),
     ]
+
+
+def _read_only(outside: Path, inside: str) -> tuple[str, str, str]:
+    return ("--ro-bind", str(outside), inside)
+
+
+def _readable_parents(targets: Iterable[str]) -> list[str]:
+    """Folders above the mounts, open to the process's own user; bwrap would close them."""
+    parents = {parent for target in targets for parent in Path(target).parents}
+    above = sorted(parent for parent in parents if parent.parts[1:] and not _is_system(parent))
+    return [word for parent in above for word in ("--perms", "0755", "--dir", str(parent))]
 
 
 def _mirror(path: Path) -> list[str]:
@@ -167,7 +176,7 @@ def _site_paths(libraries: Sequence[str]) -> list[str]:
 def _environment() -> list[str]:
     values = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": "/tmp",  # noqa: S108 - inside, an own one
+        "HOME": "/tmp",
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",

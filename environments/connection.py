@@ -122,7 +122,7 @@ class RunnerConnection:
         bound_s = limit_s + CALL_GRACE_S
         call = _Call(asyncio.get_running_loop().create_future(), bound_s if may_block else 0.0)
         self._calls[number] = call
-        frame = {"t": "call", "id": number, "method": method, "params": params}
+        frame: Record = {"t": "call", "id": number, "method": method, "params": params}
         try:
             async with asyncio.timeout(bound_s):
                 await self._send(frame)
@@ -133,8 +133,10 @@ class RunnerConnection:
             raise EnvironmentHung("call_timeout", f"{method} gave no answer in time") from error
         finally:
             del self._calls[number]
-            if not call.future.done() or call.future.cancelled():
+            if call.future.cancel() or call.future.cancelled():
                 self._forget(number)
+            else:
+                call.future.exception()  # Marks it as seen; the caller may have another error.
 
     async def stop(self) -> None:
         """Kill the process and wait for its end."""

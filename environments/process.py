@@ -91,7 +91,7 @@ async def start_environment(
     """Start the process and import its entry class; the job's config goes over the package's."""
     limits = manifest.limits
     confinement = Confinement(
-        package=package.resolve(),
+        package=package,
         memory_bytes=limits.memory_mb << 20,
         pids=limits.pids,
         libraries=ADAPTER_LIBRARIES.get(manifest.adapter or "", ()),
@@ -147,7 +147,7 @@ class SandboxedEnvironment:
 
     async def start(self, entry: str, config: Mapping[str, Json]) -> None:
         """Import the entry class and learn what it declares."""
-        params = {"entry": entry, "config": config}
+        params: Record = {"entry": entry, "config": config}
         ok, _ = await self._call("start", params, self._limits.start_s, may_block=True)
         self._info = self._checked(lambda: _info(as_record(ok, "the answer to start")))
 
@@ -168,7 +168,7 @@ class SandboxedEnvironment:
         assert name not in self._instances, f"instance {name} is already open"
         self._instances[name] = _Instance(key, sandbox)
         try:
-            params = {"instance": name, "task": task_to_json(task), "seed": seed}
+            params: Record = {"instance": name, "task": task_to_json(task), "seed": seed}
             await self._call("open", params, OPEN_S)
         except BaseException:
             self._instances.pop(name, None)
@@ -182,7 +182,7 @@ class SandboxedEnvironment:
         self, key: InstanceKey, turn: int, message: Message, finish: Finish = "stop"
     ) -> Observation:
         """See `EnvironmentProcess.reply`."""
-        params = {"turn": turn, "message": message_to_json(message), "finish": finish}
+        params: Record = {"turn": turn, "message": message_to_json(message), "finish": finish}
         ok = await self._turn(key, turn, "reply", params, self._limits.reply_s)
         return self._checked(lambda: _observation(as_record(ok, "the answer to reply")))
 

@@ -1,0 +1,1 @@
+"""Adapters: other environment collections behind the same port; they run inside the process."""

@@ -1,0 +1,1 @@
+"""Environment packages that ship with the platform. Folders below are packages, not modules."""
