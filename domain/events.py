@@ -17,7 +17,9 @@ class JobSubmitted:
     """The leader saw a job whose wanted attempt it does not run yet.
 
     `next_ordinal` and `unconsumed` are the data position: of the checkpoint for a restart, 0 and
-    empty for a new job. `base_step` is the step of the checkpoint that the attempt starts from.
+    empty for a new job. `base_step` is the step of the checkpoint that the attempt starts from: steps
+    and policy versions of the attempt go on from it (its start policy has version `base_step`, its
+    first step is `base_step + 1`), and `plan.max_steps` is the last step counted the same way.
     """
 
     plan: JobPlan
