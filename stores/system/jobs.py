@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Row, RowMapping, func, or_, select
+from sqlalchemy import Row, RowMapping, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.events import (
@@ -31,6 +31,17 @@ from stores import tables as t
 
 group, rollout, step = t.rollout_group, t.rollout, t.train_step
 
+_EVALUATED = exists().where(
+    t.evaluation.c.attempt_id == group.c.attempt_id,
+    t.evaluation.c.step == group.c.policy_version,
+)
+
+IS_OPEN = or_(
+    group.c.disposition == "pending",
+    (group.c.purpose == Purpose.EVALUATION.value) & ~_EVALUATED,
+)
+"""Groups that the coordinator still thinks about: pending ones, and those of a running evaluation."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
@@ -40,6 +51,8 @@ class JobRow:
     organization_id: OrganizationId
     project_id: ProjectId
     spec: Mapping[str, object]
+    tasks: Mapping[str, Mapping[str, object]]
+    """Task lists by split: {split: {uri, sha, count}}."""
     generation: int
     observed_generation: int
     desired: Desired
@@ -76,6 +89,7 @@ def _job(row: RowMapping) -> JobRow:
         organization_id=row["organization_id"],
         project_id=row["project_id"],
         spec=row["spec"],
+        tasks=row["tasks"],
         generation=row["generation"],
         observed_generation=row["observed_generation"],
         desired=Desired(row["desired"]),
@@ -150,7 +164,7 @@ async def pending_groups(
             member,
             (member.c.group_id == group.c.id) & (member.c.attempt_id == group.c.attempt_id),
         )
-        .where(group.c.attempt_id == attempt, group.c.disposition == "pending")
+        .where(group.c.attempt_id == attempt, IS_OPEN)
         .order_by(group.c.id)
     )
     rows = list(await connection.execute(query))
@@ -199,7 +213,7 @@ async def _rollouts(
         select(rollout, func.coalesce(failed.c.failed, 0).label("failed"))
         .join(group, group.c.id == rollout.c.group_id)
         .outerjoin(failed, failed.c.rollout_id == rollout.c.id)
-        .where(rollout.c.attempt_id == attempt, group.c.disposition == "pending")
+        .where(rollout.c.attempt_id == attempt, IS_OPEN)
         .order_by(rollout.c.id)
     )
     found: dict[str, list[RestoredRollout]] = defaultdict(list)
@@ -282,7 +296,7 @@ async def graded_not_assigned(
         .where(
             group.c.attempt_id.in_(attempts),
             group.c.graded_at.is_not(None),
-            (group.c.disposition == "pending") | (group.c.purpose == Purpose.EVALUATION.value),
+            IS_OPEN,
             member.c.group_id.is_(None),
         )
         .order_by(group.c.id)
@@ -297,3 +311,40 @@ async def newest_step(connection: AsyncConnection, attempt: AttemptId) -> StepCo
     )
     row = (await connection.execute(query)).first()
     return None if row is None else _step(row)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRef:
+    """Where the package of an environment version lies."""
+
+    environment_version_id: str
+    uri: str
+    sha: str
+
+
+async def package_of(
+    connection: AsyncConnection, project_id: ProjectId, ref: str
+) -> PackageRef | None:
+    """The package of `name@version` in a project; None when there is no such ready version."""
+    name, _, version = ref.partition("@")
+    versions, environments = t.environment_version, t.environment
+    query = (
+        select(versions.c.id, versions.c.package_uri, versions.c.package_sha)
+        .join(environments, environments.c.id == versions.c.environment_id)
+        .where(
+            environments.c.project_id == project_id,
+            environments.c.name == name,
+            versions.c.version == int(version),
+        )
+    )
+    row = (await connection.execute(query)).first()
+    return None if row is None else PackageRef(row.id, row.package_uri, row.package_sha)
+
+
+async def write_progress(
+    connection: AsyncConnection, job_id: JobId, progress: Mapping[str, object]
+) -> None:
+    """Replace the job's progress document, the scheduler's view for people."""
+    await connection.execute(
+        update(t.job).where(t.job.c.id == job_id).values(progress=dict(progress))
+    )

@@ -1,0 +1,166 @@
+"""The scheduler's reading of a normalised job spec: numbers for the core, sampling for hosts.
+
+Only fields that the scheduler needs; every `auto` was resolved by the API when the job was created.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order
+from infra.codec import convert
+from infra.settings import Settings
+from stores.system.jobs import JobRow
+
+RETRY_BACKOFF_S: Final = 1.0
+"""Before a failed try's successor starts, so that a broken node is not hammered."""
+
+WATCHDOG_S: Final = 60.0
+"""Floor of the stall bound: shorter silences are ordinary on a small machine."""
+
+EXPECTED_TURNS: Final = 4
+"""Prior of the turns of a rollout until a job has history; half of the usual turn limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentUse:
+    """The environment part of a spec; `ref` is `name@version` after normalisation."""
+
+    ref: str
+    config: Mapping[str, object] = field(default_factory=dict)
+    split: str = "train"
+    shuffle: bool = True
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureUse:
+    """What happens to a rollout whose tries fail."""
+
+    tries: int = 3
+    then: AfterTries = AfterTries.SHRINK
+    min_group_size: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutUse:
+    """The rollout part of a spec."""
+
+    group_size: int
+    groups_per_batch: int
+    on_failure: FailureUse = field(default_factory=FailureUse)
+    pause_job_if_failed_share: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingUse:
+    """The scheduling part of a spec."""
+
+    max_staleness: int
+    order: Order
+    async_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationUse:
+    """The evaluation part of a spec."""
+
+    tasks: int
+    rollouts_per_task: int = 1
+    every_steps: int | None = None
+    split: str = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds of engine hosts."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesUse:
+    """The resources part of a spec."""
+
+    rollout_gpus: Range
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmUse:
+    """The part of the algorithm that the coordinator obeys."""
+
+    on_no_signal: OnNoSignal = OnNoSignal.PAUSE
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsUse:
+    """When checkpoints are written, besides the end and a cancel."""
+
+    every_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopUse:
+    """When the job is done."""
+
+    max_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Normalised spec as the scheduler reads it."""
+
+    seed: int
+    environments: tuple[EnvironmentUse, ...]
+    rollout: RolloutUse
+    scheduling: SchedulingUse
+    evaluation: EvaluationUse | None
+    checkpoints: CheckpointsUse
+    resources: ResourcesUse
+    stop: StopUse
+    algorithm: AlgorithmUse = field(default_factory=AlgorithmUse)
+
+    @property
+    def environment(self) -> EnvironmentUse:
+        """The single environment of a job of this version."""
+        return self.environments[0]
+
+
+def read_spec(spec: Mapping[str, object]) -> Spec:
+    """Raises msgspec.ValidationError when the stored spec lacks a field that scheduling needs."""
+    return convert(spec, Spec)
+
+
+def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
+    """The core's numbers for the attempt that the user wants."""
+    evaluation = spec.evaluation
+    return JobPlan(
+        job_id=row.job_id,
+        attempt_id=row.attempt_id,
+        organization_id=row.organization_id,
+        project_id=row.project_id,
+        group_size=spec.rollout.group_size,
+        groups_per_batch=spec.rollout.groups_per_batch,
+        max_staleness=spec.scheduling.max_staleness,
+        async_ratio=spec.scheduling.async_ratio,
+        order=spec.scheduling.order,
+        max_steps=spec.stop.max_steps,
+        tries=spec.rollout.on_failure.tries,
+        after_tries=spec.rollout.on_failure.then,
+        min_group_size=spec.rollout.on_failure.min_group_size,
+        pause_if_failed_share=spec.rollout.pause_job_if_failed_share,
+        on_no_signal=spec.algorithm.on_no_signal,
+        checkpoint_every=spec.checkpoints.every_steps,
+        evaluation=None
+        if evaluation is None
+        else EvaluationPlan(
+            evaluation.tasks, evaluation.rollouts_per_task, evaluation.every_steps
+        ),
+        engines_min=spec.resources.rollout_gpus.min,
+        engines_max=spec.resources.rollout_gpus.max,
+        expected_turns=EXPECTED_TURNS,
+        drain_s=settings.intervals.pause_drain_s,
+        retry_backoff_s=RETRY_BACKOFF_S,
+        watchdog_s=WATCHDOG_S,
+    )
