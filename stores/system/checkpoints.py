@@ -1,0 +1,158 @@
+"""Checkpoint rows of trainers, and what retention may delete.
+
+A row is `writing` while its files are written, `ready` once they were read back whole, `expired` when
+its files are gone. `manifest_uri` is known from the start, so that a successor can look whether the
+last file, the manifest, was reached.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Row, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from domain.ids import AttemptId, CheckpointId, JobId, OrganizationId
+from domain.states import Purpose
+from stores import tables as t
+
+checkpoint, step_table = t.checkpoint, t.train_step
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """One file of a checkpoint."""
+
+    name: str
+    uri: str
+    sha: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint with the data position that belongs to its step."""
+
+    checkpoint_id: CheckpointId
+    job_id: JobId
+    attempt_id: AttemptId
+    organization_id: OrganizationId
+    step: int
+    state: str
+    reason: str
+    manifest_uri: str
+    weights_sha: str
+    next_ordinal: int
+    unconsumed: tuple[int, ...]
+
+
+async def begin_writing(connection: AsyncConnection, row: CheckpointRow) -> None:
+    """Announce a checkpoint before its first file exists."""
+    await connection.execute(
+        insert(checkpoint)
+        .values(
+            id=row.checkpoint_id,
+            job_id=row.job_id,
+            attempt_id=row.attempt_id,
+            organization_id=row.organization_id,
+            step=row.step,
+            state="writing",
+            reason=row.reason,
+            manifest_uri=row.manifest_uri,
+            weights_sha=row.weights_sha,
+            next_ordinal=row.next_ordinal,
+            unconsumed=list(row.unconsumed),
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+async def mark_ready(
+    connection: AsyncConnection, checkpoint_id: CheckpointId, files: Sequence[CheckpointFile]
+) -> None:
+    """All files were read back and match the manifest."""
+    listed = [{"name": f.name, "uri": f.uri, "sha": f.sha, "size": f.size} for f in files]
+    await connection.execute(
+        update(checkpoint)
+        .where(checkpoint.c.id == checkpoint_id, checkpoint.c.state == "writing")
+        .values(state="ready", files=listed)
+    )
+
+
+async def mark_expired(connection: AsyncConnection, checkpoint_id: CheckpointId) -> None:
+    """The files are about to be deleted; written first, so that nobody starts from half of them."""
+    await connection.execute(
+        update(checkpoint).where(checkpoint.c.id == checkpoint_id).values(state="expired")
+    )
+
+
+async def of_attempt(
+    connection: AsyncConnection, attempt_id: AttemptId
+) -> tuple[CheckpointRow, ...]:
+    """Checkpoints of an attempt that are not expired, the newest first."""
+    query = (
+        select(checkpoint)
+        .where(checkpoint.c.attempt_id == attempt_id, checkpoint.c.state != "expired")
+        .order_by(checkpoint.c.step.desc(), checkpoint.c.id.desc())
+    )
+    return tuple(_row(row) for row in await connection.execute(query))
+
+
+async def named(
+    connection: AsyncConnection, organization_id: OrganizationId, checkpoint_id: CheckpointId
+) -> CheckpointRow | None:
+    """A checkpoint that another one's user may start from: same organization, ready."""
+    query = select(checkpoint).where(
+        checkpoint.c.id == checkpoint_id,
+        checkpoint.c.organization_id == organization_id,
+        checkpoint.c.state == "ready",
+    )
+    row = (await connection.execute(query)).first()
+    return None if row is None else _row(row)
+
+
+def _row(row: Row[tuple[object, ...]]) -> CheckpointRow:
+    return CheckpointRow(
+        checkpoint_id=row.id,
+        job_id=row.job_id,
+        attempt_id=row.attempt_id,
+        organization_id=row.organization_id,
+        step=row.step,
+        state=row.state,
+        reason=row.reason,
+        manifest_uri=row.manifest_uri or "",
+        weights_sha=row.weights_sha,
+        next_ordinal=row.next_ordinal,
+        unconsumed=tuple(row.unconsumed),
+    )
+
+
+async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[CheckpointId]:
+    """Checkpoints that an attempt of this job which has not ended starts from."""
+    query = select(t.attempt.c.from_checkpoint_id).where(
+        t.attempt.c.job_id == job_id,
+        t.attempt.c.ended_at.is_(None),
+        t.attempt.c.from_checkpoint_id.is_not(None),
+    )
+    return {CheckpointId(name) for name in (await connection.execute(query)).scalars()}
+
+
+async def published_before(
+    connection: AsyncConnection, attempt_id: AttemptId, step: int
+) -> tuple[tuple[str, str], ...]:
+    """(weights, probe) paths of steps before `step` that no later step and no evaluation needs."""
+    kept = select(step_table.c.weights_uri).where(
+        step_table.c.attempt_id == attempt_id, step_table.c.step >= step
+    )
+    pinned = select(t.rollout_group.c.policy_version).where(
+        t.rollout_group.c.attempt_id == attempt_id,
+        t.rollout_group.c.purpose == Purpose.EVALUATION.value,
+        t.rollout_group.c.closed_at.is_(None),
+    )
+    query = select(step_table.c.weights_uri, step_table.c.probe_uri).where(
+        step_table.c.attempt_id == attempt_id,
+        step_table.c.step < step,
+        step_table.c.weights_uri.not_in(kept),
+        step_table.c.step.not_in(pinned),
+    )
+    return tuple((row[0], row[1]) for row in await connection.execute(query))
