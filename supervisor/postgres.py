@@ -242,14 +242,26 @@ def plan_cluster(layout: Layout, environ: Mapping[str, str] | None = None) -> Cl
 
 
 def _copy_binaries(binaries: Binaries, folder: Path) -> Binaries:
-    """A copy that the account can execute, for a virtual environment below a private folder."""
+    """A copy that the account can execute, for a virtual environment below a private folder.
+
+    The wheel's programs find their libraries two folders up, beside the package: that stays so.
+    """
+    install = binaries.folder.parent
+    package = install.parent
     target = folder / f"postgres-{binaries.major}"
-    if not target.exists():
-        making = target.with_name(target.name + ".making")
-        shutil.rmtree(making, ignore_errors=True)
-        shutil.copytree(binaries.folder.parent, making, symlinks=True)
-        making.rename(target)
-    return Binaries(target / "bin", binaries.major, f"copy of {binaries.source}")
+    copied = Binaries(
+        target / package.name / install.name / "bin", binaries.major, f"copy of {binaries.source}"
+    )
+    if target.exists():
+        return copied
+    making = target.with_name(target.name + ".making")
+    shutil.rmtree(making, ignore_errors=True)
+    shutil.copytree(install, making / package.name / install.name, symlinks=True)
+    libraries = package.with_name(package.name + ".libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, making / libraries.name, symlinks=True)
+    making.rename(target)
+    return copied
 
 
 @contextmanager

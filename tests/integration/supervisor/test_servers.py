@@ -72,9 +72,13 @@ def test_a_private_virtual_environment_is_copied_for_the_account(tmp_path: Path)
     with folder_for_servers() as folder:
         private = tmp_path / "private"
         private.mkdir(mode=0o700)
-        shutil.copytree(find_binaries().folder.parent, private / "pg", symlinks=True)
+        install = find_binaries().folder.parent
+        package = install.parent
+        libraries = package.with_name(package.name + ".libs")
+        for part in filter(Path.is_dir, (install, libraries)):
+            shutil.copytree(part, private / part.relative_to(package.parent), symlinks=True)
         before = private.stat().st_mode
-        binaries = private / "pg" / "bin"
+        binaries = private / package.name / install.name / "bin"
         cluster = plan_cluster(Layout(folder).make(), {"VENUS_POSTGRES_BIN": str(binaries)})
         cluster.initialise()
         assert private.stat().st_mode == before

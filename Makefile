@@ -1,0 +1,52 @@
+# What people and CI run. Every target makes the virtual environment first; that costs nothing twice.
+PYTHON ?= python3
+PY := .venv/bin/python
+TEST_WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
+
+.PHONY: help venv demo up doctor test test-slow check accept openapi format constraints clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+venv:  ## the virtual environment in .venv
+	@$(PYTHON) scripts/venv.py
+
+demo: venv  ## train a small model end to end through the public API; KEEP=1 leaves the platform up
+	@$(PY) -m supervisor.demo
+
+up: venv  ## the whole platform in the foreground, until Ctrl-C
+	@$(PY) -m supervisor.up
+
+doctor: venv  ## what this machine has and lacks
+	@$(PY) -m supervisor.doctor
+
+test: venv  ## the suite, with real Postgres, Valkey, workers and sandboxes
+	$(PYTEST) -m "not slow and not accept"
+
+test-slow: venv  ## the tests that take longer
+	$(PYTEST) -m "slow and not accept" --timeout 900
+
+check: venv  ## formatting, lint, types, import contracts, architecture, OpenAPI drift
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy .
+	.venv/bin/lint-imports
+	$(PY) -m pytest -q tests/architecture
+	$(PY) scripts/openapi.py --check
+
+accept: venv  ## whole jobs and measured times; FULL=1 for every seed and cell
+	FULL=$(FULL) OMP_NUM_THREADS=1 $(PY) -m pytest -m accept --timeout 3600 -s
+
+openapi: venv  ## write docs/reference/openapi.json from the API
+	$(PY) scripts/openapi.py
+
+format: venv  ## rewrite the tree's formatting
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+constraints:  ## pin dependencies anew (needs uv)
+	$(PYTHON) scripts/compile_constraints.py
+
+clean:  ## remove the environment, caches and this tree's installation
+	rm -rf .venv .venus .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis out
