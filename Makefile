@@ -10,7 +10,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 venv:  ## the virtual environment in .venv
-	@$(PYTHON) scripts/venv.py
+	@$(PYTHON) scripts/make_venv.py
 
 demo: venv  ## train a small model end to end through the public API; KEEP=1 leaves the platform up
 	@$(PY) -m supervisor.demo

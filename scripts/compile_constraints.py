@@ -3,7 +3,7 @@
     python scripts/compile_constraints.py [--upgrade]
 
 Needs `uv` in PATH (or named in UV). Universal: one file serves every supported Python and machine.
-torch and what only its accelerator builds need are left out and installed by `scripts/venv.py`
+torch and what only its accelerator builds need are left out and installed by `scripts/make_venv.py`
 (docs/adr/0003).
 """
 
@@ -40,7 +40,7 @@ def compile_file(name: str, extras: list[str], upgrade: bool) -> None:
 
 
 def without_torch(text: str) -> str:
-    """Drop the entries that `scripts/venv.py` installs, with their hash lines."""
+    """Drop the entries that `scripts/make_venv.py` installs, with their hash lines."""
     kept, is_dropping = [], False
     for line in text.splitlines(keepends=True):
         if not line.startswith((" ", "#")):

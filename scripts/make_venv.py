@@ -1,6 +1,6 @@
 """Make the virtual environment that everything runs in. Standard library only; run by `make venv`.
 
-    python3 scripts/venv.py [--force]
+    python3 scripts/make_venv.py [--force]
 
 Steps (docs/adr/0003): a bare environment; every package but torch from `constraints/all.txt`, by
 hash, without resolving; torch at its pinned version, the CPU build where no GPU is found; this tree
@@ -30,7 +30,7 @@ TORCH = "2.13.0"
 TORCH_INDEX_VARIABLE = "VENUS_TORCH_INDEX"
 """Address of a package index with torch's CPU builds, such as PyTorch publishes; optional."""
 
-INPUTS = ("pyproject.toml", "constraints/all.txt", "scripts/venv.py")
+INPUTS = ("pyproject.toml", "constraints/all.txt", "scripts/make_venv.py")
 
 NO_PIP_REMEDY = """\
 This Python can make virtual environments but has no pip to fill them with (ensurepip is missing).
