@@ -1,0 +1,1 @@
+"""What runs inside a sandbox; nothing here is imported by the host."""
