@@ -38,3 +38,9 @@ class StoreUnavailable(VenusError):
     """
 
     code = "store_unavailable"
+
+
+class ObjectNotWritten(VenusError):
+    """The object store did not take an object: disk full, no permission, or it is away."""
+
+    code = "object_not_written"

@@ -13,7 +13,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from domain.errors import PayloadUnreadable
+from domain.errors import ObjectNotWritten, PayloadUnreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,18 @@ class Blobs:
             self._store = from_url(url)
 
     async def create(self, path: str, data: bytes) -> Blob:
-        """Create the object. If it exists with other content, raise FileExistsError."""
+        """Create the object. If it exists with other content, raise FileExistsError.
+
+        Raises ObjectNotWritten when the store does not take it.
+        """
         blob = Blob(path, sha256(data), len(data))
         try:
             await obstore.put_async(self._store, path, data, mode="create")
         except AlreadyExistsError:
             if sha256(await self.read(path)) != blob.sha:
                 raise FileExistsError(path) from None
+        except (BaseError, OSError) as error:
+            raise ObjectNotWritten(f"{path}: {error}") from error
         return blob
 
     async def read(self, path: str, sha: str | None = None) -> bytes:
