@@ -1,8 +1,8 @@
 """Checkpoint rows of trainers, and what retention may delete.
 
-A row is `writing` while its files are written, `ready` once they were read back whole, `expired` when
-its files are gone. `manifest_uri` is known from the start, so that a successor can look whether the
-last file, the manifest, was reached.
+A row is `writing` while its files are written, `ready` once they were read back whole, `expired`
+when its files are gone. `manifest_uri` is known from the start, so that a successor can look
+whether the last file, the manifest, was reached.
 """
 
 from collections.abc import Sequence

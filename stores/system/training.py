@@ -1,8 +1,8 @@
 """What a trainer reads and writes: its attempt, batch members, step rows with metrics and fates.
 
-A step row is written once, by unique (attempt, step), in the transaction that also writes the step's
-metrics and the dispositions of its groups and rollouts. Repeating the same commit is harmless, so
-that a connection lost at the commit is simply tried again.
+A step row is written once, by unique (attempt, step), in the transaction that also writes the
+step's metrics and the dispositions of its groups and rollouts. Repeating the same commit is
+harmless, so that a connection lost at the commit is simply tried again.
 """
 
 from collections.abc import Mapping, Sequence
