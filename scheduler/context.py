@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import msgspec
 
 from domain.errors import PayloadUnreadable, VenusError
-from domain.ids import AttemptId, GroupId, JobId
+from domain.ids import (
+    EVALUATION_ORDINAL_BASE,
+    EVALUATION_ORDINALS_PER_STEP,
+    AttemptId,
+    GroupId,
+    JobId,
+    ordinal_of,
+)
 from domain.plan import JobPlan
 from infra.settings import Settings
 from scheduler.spec import Spec, plan_of, read_spec
@@ -47,6 +54,16 @@ class JobContext:
     def config_json(self) -> str:
         """Configuration of the environment as JSON."""
         return json.dumps(self.spec.environment.config, sort_keys=True)
+
+    @staticmethod
+    def is_evaluation(group: GroupId) -> bool:
+        """Whether the group's ordinal lies in the range of evaluations."""
+        return ordinal_of(group) >= EVALUATION_ORDINAL_BASE
+
+    @staticmethod
+    def evaluated_step(group: GroupId) -> int:
+        """The step that an evaluation group evaluates."""
+        return (ordinal_of(group) - EVALUATION_ORDINAL_BASE) // EVALUATION_ORDINALS_PER_STEP
 
     def task(self, group: GroupId) -> TaskLine:
         """The task of a group."""

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain import commands as c
 from domain.events import RolloutClosed
 from domain.ids import GroupId, JobId, ordinal_of, rollout_id
-from domain.states import DropReason, End, dropped
+from domain.states import DropReason, End, JobState, dropped
 from stores import tables as t
 
 group, rollout = t.rollout_group, t.rollout
@@ -352,3 +352,15 @@ async def finish_evaluation(
     return score
 
 
+
+
+def failed(job_id: JobId, generation: int, code: str, hint: str) -> c.SetJobState:
+    """The command that fails a job before the core ever knew it."""
+    return c.SetJobState(
+        job_id=job_id,
+        state=JobState.FAILED,
+        observed_generation=generation,
+        failure_code=code,
+        failure_component="scheduler",
+        failure_hint=hint,
+    )

@@ -1,0 +1,187 @@
+"""What the leader finds by looking: leases, jobs that want attention, facts whose notice was lost.
+
+Notifications only wake; everything here is level-triggered and may be repeated without harm.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from celery import Celery
+from kombu.exceptions import OperationalError as BrokerAway
+
+from domain.events import (
+    CheckpointWritten,
+    DesiredChanged,
+    Event,
+    HostLost,
+    JobSubmitted,
+    TrainerFailed,
+)
+from domain.ids import AttemptId, HostId, JobId, node_host_id
+from domain.states import Desired, HostKind
+from infra.logging import get_logger
+from infra.names import HOST_TASK
+from infra.settings import Settings
+from scheduler.context import JobContext, JobUnreadable, load_context
+from scheduler.hosts import Hosts
+from stores import events as job_events
+from stores.blobs import Blobs
+from stores.system import coordination, jobs, leases
+from stores.unit_of_work import Database, LeaderFence
+
+STARTS_MAX: Final = 12
+"""Keepers started for one host row before its attempt fails as poison: loops must end."""
+
+REDISPATCH_S: Final = 4.0
+"""A wake-up that nobody answered is sent again; the broker may have been flushed."""
+
+
+class LeaseWatch:
+    """Expires leases, notices raised epochs, wakes keepers."""
+
+    def __init__(
+        self,
+        database: Database,
+        hosts: Hosts,
+        broker: Celery,
+        term: int,
+        feed: Callable[[Event], None],
+    ) -> None:
+        self._database = database
+        self._hosts = hosts
+        self._broker = broker
+        self._fence = LeaderFence(term)
+        self._feed = feed
+        self._epochs: dict[HostId, int] = {}
+        self._log = get_logger()
+
+    def remember(self, host: HostId, epoch: int) -> None:
+        """The core knows this host at this epoch already (restored or joined)."""
+        self._epochs[host] = max(epoch, self._epochs.get(host, 0))
+
+    async def declare_nodes(self, count: int) -> None:
+        """Node agents are always wanted."""
+        async with self._database.begin(self._fence) as connection:
+            for index in range(count):
+                await leases.declare(connection, node_host_id(index), HostKind.NODE)
+
+    async def look(self) -> None:
+        """One pass over all leases."""
+        async with self._database.begin(self._fence) as connection:
+            expired = await leases.expire(connection)
+            rows = await leases.live(connection, REDISPATCH_S)
+            due = [row for row in rows if row.wants_dispatch and row.starts < STARTS_MAX]
+            for row in due:
+                await leases.mark_dispatched(connection, row.host_id, row.epoch)
+        for host, epoch in expired:
+            self._log.warning("lease.expired", host_id=host, epoch=epoch)
+        await self._notice(rows)
+        for row in due:
+            await self._wake(row)
+
+    async def _notice(self, rows: list[leases.LeaseRow]) -> None:
+        for row in rows:
+            known = self._epochs.get(row.host_id)
+            self._epochs[row.host_id] = row.epoch
+            if known is not None and known < row.epoch:
+                cause = row.last_cause or "the lease was freed"
+                self._feed(HostLost(row.host_id, known, cause))
+                await self._hosts.drop(row.host_id, known, cause)
+            is_poison = row.starts >= STARTS_MAX and row.owner is None and row.desired == "up"
+            if is_poison and row.attempt_id is not None:
+                self._feed(TrainerFailed(row.attempt_id, "host_poison", row.last_cause or ""))
+
+    async def _wake(self, row: leases.LeaseRow) -> None:
+        try:
+            await asyncio.wait_for(
+                asyncio.to_thread(
+                    self._broker.send_task, HOST_TASK, args=[row.host_id, row.epoch], retry=False
+                ),
+                timeout=5.0,
+            )
+        except (BrokerAway, TimeoutError, OSError) as error:
+            self._log.warning("broker.away", host_id=row.host_id, cause=str(error))
+
+
+class JobWatch:
+    """Takes up jobs whose generation is unanswered and facts that were only written."""
+
+    def __init__(
+        self,
+        database: Database,
+        blobs: Blobs,
+        settings: Settings,
+        term: int,
+        contexts: dict[JobId, JobContext],
+        feed: Callable[[Event], None],
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._settings = settings
+        self._fence = LeaderFence(term)
+        self._contexts = contexts
+        self._feed = feed
+
+    async def look(self) -> None:
+        """Answer new generations: submissions, restarts, pause, resume, cancel."""
+        async with self._database.begin() as connection:
+            rows = await jobs.wanting_attention(connection)
+        for row in rows:
+            await self._take_up(row)
+
+    async def _take_up(self, row: jobs.JobRow) -> None:
+        known = self._contexts.get(row.job_id)
+        if known is None or known.attempt_id != row.attempt_id:
+            context = await self.load(row)
+            if context is None:
+                return
+            self._feed(
+                JobSubmitted(
+                    context.plan, row.generation, row.base_step, row.next_ordinal, row.unconsumed
+                )
+            )
+            if row.desired is Desired.RUN:
+                return
+        self._feed(DesiredChanged(row.job_id, row.desired, row.generation))
+
+    async def load(self, row: jobs.JobRow) -> JobContext | None:
+        """Load a job's context; an unreadable job fails with its cause and is not taken up."""
+        try:
+            context = await load_context(self._database, self._blobs, row, self._settings)
+        except JobUnreadable as error:
+            await self._fail(row, error)
+            return None
+        self._contexts[row.job_id] = context
+        return context
+
+    async def _fail(self, row: jobs.JobRow, error: JobUnreadable) -> None:
+        failure = coordination.failed(row.job_id, row.generation, error.code, str(error))
+        async with self._database.begin(self._fence) as connection:
+            await coordination.set_job_state(connection, failure)
+            await coordination.end_attempt(connection, row.attempt_id)
+            body = {"state": "failed", "failure_code": error.code, "hint": str(error)}
+            await job_events.append(connection, row.job_id, "job.state", body)
+
+    async def sweep(self) -> None:
+        """Feed every fact of running attempts whose notice may have been lost."""
+        attempts = [context.attempt_id for context in self._contexts.values()]
+        if not attempts:
+            return
+        async with self._database.begin() as connection:
+            facts: list[Event] = []
+            facts += await jobs.closed_not_graded(connection, attempts)
+            facts += await jobs.graded_not_assigned(connection, attempts)
+            for attempt in attempts:
+                facts += await self._of_attempt(connection, attempt)
+        for fact in facts:
+            self._feed(fact)
+
+    async def _of_attempt(
+        self, connection: jobs.AsyncConnection, attempt: AttemptId
+    ) -> list[Event]:
+        newest = await jobs.newest_step(connection, attempt)
+        written = await jobs.checkpoint_steps(connection, attempt)
+        facts: list[Event] = [] if newest is None or newest.step == 0 else [newest]
+        facts += [CheckpointWritten(attempt, step, checkpoint) for step, checkpoint in written[-1:]]
+        return facts
