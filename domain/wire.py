@@ -241,6 +241,8 @@ class Attached:
     request: int
     opening: tuple[dict[str, object], ...]
     turns: tuple[JournalTurn, ...]
+    tools: tuple[dict[str, object], ...] = ()
+    """Schemas of the environment's tools, for chat formats that write them into the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
