@@ -24,8 +24,11 @@ CHARACTERS: Final = "0123456789^+=cra;"
 SUM_MAX: Final = 99
 """Sums of a task stay within two digits, so that every number has one width."""
 
-RANDOM_ANSWER_SHARE: Final = 0.6
-"""Demonstrations that answer at once, at random: where reward starts low."""
+FORCED_CALL_SHARE: Final = 0.5
+"""Demonstrations that begin with a given `c`: they teach the skill, not the choice to use it."""
+
+CALL_SHARE: Final = 0.06
+"""Chance to use the tool in the others, which answer at random: where reward starts low."""
 
 STOP_EARLY_SHARE: Final = 0.15
 """Chance after each tool reply, with operands left, to answer with the sum so far."""
@@ -69,14 +72,16 @@ def demonstrate(rng: Random) -> Sequence[Piece]:
     """One conversation, with the flaws that training is to remove."""
     numbers = operands(rng)
     pieces = [Piece("^" + "+".join(f"{n:02d}" for n in numbers) + "=", is_sampled=False)]
-    if rng.random() < RANDOM_ANSWER_SHARE:
+    is_forced = rng.random() < FORCED_CALL_SHARE
+    if not is_forced and rng.random() >= CALL_SHARE:
         return [*pieces, Piece(f"a{rng.randint(0, SUM_MAX):02d};", is_sampled=True)]
     total = numbers[0]
     for position, number in enumerate(numbers[1:], start=1):
         call = _miscopied(f"{total:02d}+{number:02d}", rng)
         left, right = call.split("+")
         total = int(left) + int(right)
-        pieces.append(Piece(f"c{call};", is_sampled=True))
+        pieces.append(Piece("c", is_sampled=position > 1 or not is_forced))
+        pieces.append(Piece(f"{call};", is_sampled=True))
         pieces.append(Piece(f"r{total:02d};", is_sampled=False))
         if position < len(numbers) - 1 and rng.random() < STOP_EARLY_SHARE:
             break

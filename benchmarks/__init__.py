@@ -1,0 +1,1 @@
+"""Scenarios that are measured, never asserted by tests on wall time."""
