@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Final, TypeVar
+from typing import IO, Final, TypeVar
 
 import msgspec
 
@@ -96,14 +96,14 @@ class FaultExit(Exception):
     """Ends the host with a cause that reaches the lease row."""
 
 
-def write_record(stream: BinaryIO, record: object) -> None:
+def write_record(stream: IO[bytes], record: object) -> None:
     """Write one length-prefixed msgpack record."""
     data = msgspec.msgpack.encode(record)
     stream.write(_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
-def read_record(stream: BinaryIO, kind: type[T]) -> T | None:
+def read_record(stream: IO[bytes], kind: type[T]) -> T | None:
     """Read one record, or None at the end of the stream."""
     head = stream.read(_HEADER.size)
     if len(head) < _HEADER.size:
@@ -115,7 +115,7 @@ def read_record(stream: BinaryIO, kind: type[T]) -> T | None:
 class _Lease:
     """Deadline kept by two threads: one reads renewals, one watches the clock."""
 
-    def __init__(self, stream: BinaryIO, deadline: float) -> None:
+    def __init__(self, stream: IO[bytes], deadline: float) -> None:
         self._stream = stream
         self._deadline = deadline
         for target in (self._read, self._watch):
@@ -152,7 +152,7 @@ def run_host(main: Callable[[HostContext], Awaitable[None]]) -> None:
 
 
 async def _supervised(
-    main: Callable[[HostContext], Awaitable[None]], context: HostContext, stdout: BinaryIO
+    main: Callable[[HostContext], Awaitable[None]], context: HostContext, stdout: IO[bytes]
 ) -> int:
     log = get_logger().bind(host_id=context.host_id, epoch=context.epoch)
     beats = asyncio.create_task(_beat(context, stdout))
@@ -172,7 +172,7 @@ async def _supervised(
         sys.stderr.flush()
 
 
-async def _beat(context: HostContext, stdout: BinaryIO) -> None:
+async def _beat(context: HostContext, stdout: IO[bytes]) -> None:
     while True:
         try:
             write_record(stdout, Progress(context.mode))

@@ -301,9 +301,7 @@ class Executor:
                 self._to_trainer(command.attempt_id, wire.Finish(command.step), effects)
             case c.WriteCheckpoint():
                 next_ordinal, unconsumed = self._data_position(command.attempt_id)
-                checkpoint = wire.Checkpoint(
-                    command.step, command.reason, next_ordinal, unconsumed
-                )
+                checkpoint = wire.Checkpoint(command.step, command.reason, next_ordinal, unconsumed)
                 self._to_trainer(command.attempt_id, checkpoint, effects)
             case c.FinishEvaluation():
                 await self._finish_evaluation(connection, context, command)
@@ -326,4 +324,3 @@ class Executor:
         trainer = self._hosts.connected.get(host_id(attempt, "trainer"))
         if trainer is not None:
             effects.frames.append((trainer.host_id, trainer.epoch, frame))
-

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from domain.events import HostJoined
-from domain.ids import HostId
+from domain.events import HeldRollout, HostJoined
+from domain.ids import HostId, RolloutId
 from domain.states import HostKind
 from domain.wire import Challenge, Hello, HostBeat, HostSnapshot, LeaderBeat, Proof, Refused
 from infra.frames import Channel, ConnectionEnded
@@ -42,7 +42,7 @@ class Hosts:
     def __init__(
         self,
         key_of: Callable[[HostId, int], Awaitable[bytes | None]],
-        on_snapshot: Callable[[HostJoined, HostSnapshot], None],
+        on_snapshot: Callable[[HostJoined], None],
         on_frame: Callable[[Connected, object], None],
     ) -> None:
         self._key_of = key_of
@@ -139,10 +139,10 @@ class Hosts:
             kind=snapshot.kind,
             attempt_id=snapshot.attempt_id,
             slots=snapshot.slots,
-            held=snapshot.held,
+            held=_held(snapshot),
             policy_version=snapshot.policy_version,
         )
-        self._on_snapshot(joined, snapshot)
+        self._on_snapshot(joined)
         try:
             while True:
                 frame = await peer.channel.receive()
@@ -153,3 +153,11 @@ class Hosts:
         finally:
             if self.connected.get(peer.host_id) is peer:
                 del self.connected[peer.host_id]
+
+
+def _held(snapshot: HostSnapshot) -> tuple[HeldRollout, ...]:
+    """What the core reads: placements of an engine, tries with a sandbox or journal of a node."""
+    if snapshot.kind is not HostKind.NODE:
+        return snapshot.held
+    pairs = [held.rpartition("/") for held in snapshot.sandboxes]
+    return tuple(HeldRollout(RolloutId(rollout), int(try_), 0, 0) for rollout, _, try_ in pairs)

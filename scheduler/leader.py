@@ -30,10 +30,10 @@ from domain.events import (
     TrainerReady,
     TryFailed,
 )
-from domain.ids import AttemptId, JobId, attempt_of, group_of
+from domain.ids import AttemptId, HostId, JobId, attempt_of, group_of
 from domain.plan import Pool
-from domain.states import TERMINAL, End, HostKind
-from domain.wire import ForkRefused, HostSnapshot
+from domain.states import TERMINAL, End
+from domain.wire import ForkRefused
 from infra import failpoints
 from infra.logging import get_logger
 from infra.settings import Settings
@@ -92,9 +92,7 @@ class Leader:
         self._wake = asyncio.Event()
         self._log = get_logger().bind(term=term.number)
         blobs = Blobs(settings.object_store_url)
-        self._jobs = JobWatch(
-            database, blobs, settings, term.number, self._contexts, self.feed
-        )
+        self._jobs = JobWatch(database, blobs, settings, term.number, self._contexts, self.feed)
         self._leases = LeaseWatch(database, hosts, broker, term.number, self.feed)
         self._executor = Executor(
             database,
@@ -130,7 +128,7 @@ class Leader:
         self._facts.append(event)
         self._wake.set()
 
-    async def key_of(self, host: leases.HostId, epoch: int) -> bytes | None:
+    async def key_of(self, host: HostId, epoch: int) -> bytes | None:
         """The key hash of a claimed lease, for the handshake."""
         try:
             async with self._database.begin() as connection:
@@ -138,16 +136,10 @@ class Leader:
         except StoreUnavailable:
             return None
 
-    def on_snapshot(self, joined: HostJoined, snapshot: HostSnapshot) -> None:
-        """A host joined; what a node agent holds follows as facts."""
+    def on_snapshot(self, joined: HostJoined) -> None:
+        """A host proved itself and told what it holds."""
         self._leases.remember(joined.host_id, joined.epoch)
         self.feed(joined)
-        if joined.kind is not HostKind.NODE:
-            return
-        for held in snapshot.sandboxes:
-            rollout, _, try_ = held.rpartition("/")
-            ready = SandboxReady(jobs.RolloutId(rollout), int(try_), joined.host_id, joined.epoch)
-            self.feed(ready)
 
     def on_frame(self, peer: Connected, frame: object) -> None:
         """A frame of a proven host: a fact, checked against the connection's identity."""
@@ -157,9 +149,7 @@ class Leader:
         elif isinstance(frame, EVENTS) and self._is_own(peer, frame):
             self.feed(frame)
         else:
-            self._log.warning(
-                "frame.refused", host_id=peer.host_id, kind=type(frame).__name__
-            )
+            self._log.warning("frame.refused", host_id=peer.host_id, kind=type(frame).__name__)
 
     def _is_own(self, peer: Connected, event: object) -> bool:
         """A host speaks only for itself and for its own epoch."""

@@ -64,7 +64,7 @@ async def main() -> int:
     shell: list[Leader] = []
     hosts = Hosts(
         key_of=lambda host, epoch: shell[0].key_of(host, epoch),
-        on_snapshot=lambda joined, snapshot: shell[0].on_snapshot(joined, snapshot),
+        on_snapshot=lambda joined: shell[0].on_snapshot(joined),
         on_frame=lambda peer, frame: shell[0].on_frame(peer, frame),
     )
     address = await hosts.open()

@@ -33,7 +33,7 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
     next_ordinal = row.next_ordinal if last is None else max(row.next_ordinal, last + 1)
     return RestoredJob(
         plan=context.plan,
-        generation=row.observed_generation,
+        generation=row.generation,
         desired=row.desired,
         state=row.state,
         base_step=row.base_step,
@@ -44,4 +44,6 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
         groups=groups,
         checkpoint_step=written[-1][0] if written else None,
         evaluated_steps=await jobs.evaluated_steps(connection, attempt),
+        observed_generation=row.observed_generation,
+        reason=row.reason,
     )

@@ -154,9 +154,7 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         checkpoint_every=spec.checkpoints.every_steps,
         evaluation=None
         if evaluation is None
-        else EvaluationPlan(
-            evaluation.tasks, evaluation.rollouts_per_task, evaluation.every_steps
-        ),
+        else EvaluationPlan(evaluation.tasks, evaluation.rollouts_per_task, evaluation.every_steps),
         engines_min=spec.resources.rollout_gpus.min,
         engines_max=spec.resources.rollout_gpus.max,
         expected_turns=EXPECTED_TURNS,

@@ -9,6 +9,7 @@ from typing import Final
 
 from celery import Celery
 from kombu.exceptions import OperationalError as BrokerAway
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.events import (
     CheckpointWritten,
@@ -177,9 +178,7 @@ class JobWatch:
         for fact in facts:
             self._feed(fact)
 
-    async def _of_attempt(
-        self, connection: jobs.AsyncConnection, attempt: AttemptId
-    ) -> list[Event]:
+    async def _of_attempt(self, connection: AsyncConnection, attempt: AttemptId) -> list[Event]:
         newest = await jobs.newest_step(connection, attempt)
         written = await jobs.checkpoint_steps(connection, attempt)
         facts: list[Event] = [] if newest is None or newest.step == 0 else [newest]

@@ -18,6 +18,7 @@ from typing import Final
 
 import psycopg
 
+from domain.ids import HostId
 from infra import failpoints
 from infra.host_process import Birth, Progress, Renewed, read_record, write_record
 from infra.ids import IdSource
@@ -45,7 +46,7 @@ FAILPOINT_BEFORE_CLAIM: Final = "keeper.before_claim"
 FAILPOINT_AFTER_CLAIM: Final = "keeper.after_claim"
 
 
-@app.task(name=HOST_TASK, acks_late=False, ignore_result=True)
+@app.task(name=HOST_TASK, acks_late=False, ignore_result=True)  # type: ignore[untyped-decorator]
 def host(host_id: str, epoch: int) -> None:
     """Be the keeper of this host at this epoch, if it is still wanted and unclaimed."""
     settings = Settings.from_env()
@@ -116,7 +117,7 @@ class Keeper:
         cause = "the host could not be born"
         with suppress(OSError):
             birth = Birth(
-                leases.HostId(self._host_id),
+                HostId(self._host_id),
                 self._epoch,
                 claim.kind,
                 key,

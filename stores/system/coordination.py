@@ -25,7 +25,9 @@ class GroupOrigin:
     environment_version_id: str
 
 
-async def open_group(connection: AsyncConnection, command: c.OpenGroup, origin: GroupOrigin) -> None:
+async def open_group(
+    connection: AsyncConnection, command: c.OpenGroup, origin: GroupOrigin
+) -> None:
     """Insert the group and its rollouts; a second execution changes nothing."""
     inserted = await connection.execute(
         insert(group)
@@ -201,9 +203,7 @@ async def drop_group(connection: AsyncConnection, command: c.DropGroup) -> None:
     )
 
 
-async def assign_group(
-    connection: AsyncConnection, job_id: JobId, command: c.AssignGroup
-) -> None:
+async def assign_group(connection: AsyncConnection, job_id: JobId, command: c.AssignGroup) -> None:
     """Insert the batch membership; a repeated execution changes nothing."""
     await connection.execute(
         insert(t.batch_member)
@@ -350,8 +350,6 @@ async def finish_evaluation(
             .on_conflict_do_nothing()
         )
     return score
-
-
 
 
 def failed(job_id: JobId, generation: int, code: str, hint: str) -> c.SetJobState:

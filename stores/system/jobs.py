@@ -57,6 +57,7 @@ class JobRow:
     observed_generation: int
     desired: Desired
     state: JobState
+    reason: str | None
     attempt_id: AttemptId
     base_step: int
     next_ordinal: int
@@ -94,6 +95,7 @@ def _job(row: RowMapping) -> JobRow:
         observed_generation=row["observed_generation"],
         desired=Desired(row["desired"]),
         state=JobState(row["state"]),
+        reason=row["queue_reason"],
         attempt_id=AttemptId(row["attempt_id"]),
         base_step=row["base_step"],
         next_ordinal=row["next_ordinal"],
@@ -142,7 +144,8 @@ async def last_ordinal(connection: AsyncConnection, attempt: AttemptId) -> int |
     query = select(func.max(group.c.ordinal)).where(
         group.c.attempt_id == attempt, group.c.purpose == Purpose.TRAIN.value
     )
-    return (await connection.execute(query)).scalar_one_or_none()
+    found: int | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
 
 
 async def issued_ordinals(connection: AsyncConnection, attempt: AttemptId) -> set[int]:
@@ -197,6 +200,7 @@ def graded_event(row: RowMapping) -> GroupGraded:
         zero_variance=bool(row["zero_variance"]),
         oldest_version=row["oldest_version"],
         mean_reward=row["mean_reward"],
+        reread=True,
     )
 
 
@@ -229,6 +233,7 @@ async def _rollouts(
                 sampled_tokens=row["sampled_tokens"],
                 turns=row["turns"],
                 oldest_version=row["oldest_version"],
+                host_id=row["host_id"],
             )
         )
     return found
@@ -249,6 +254,7 @@ async def hosts(connection: AsyncConnection) -> tuple[RestoredHost, ...]:
             kind=HostKind(row.kind),
             attempt_id=row.attempt_id,
             claimed=row.owner is not None,
+            job_id=row.job_id,
         )
         for row in await connection.execute(query)
     )
@@ -280,6 +286,7 @@ async def closed_not_graded(
             tokens=row["tokens"],
             sampled_tokens=row["sampled_tokens"],
             turns=row["turns"],
+            reread=True,
         )
         for row in (await connection.execute(query)).mappings()
     ]
@@ -306,9 +313,7 @@ async def graded_not_assigned(
 
 async def newest_step(connection: AsyncConnection, attempt: AttemptId) -> StepCommitted | None:
     """The last committed step of an attempt."""
-    query = (
-        select(step).where(step.c.attempt_id == attempt).order_by(step.c.step.desc()).limit(1)
-    )
+    query = select(step).where(step.c.attempt_id == attempt).order_by(step.c.step.desc()).limit(1)
     row = (await connection.execute(query)).first()
     return None if row is None else _step(row)
 

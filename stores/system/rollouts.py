@@ -93,9 +93,7 @@ async def job_of(connection: AsyncConnection, attempt: AttemptId) -> HostedJob:
 
 async def newest_policy(connection: AsyncConnection, attempt: AttemptId) -> PolicyRef | None:
     """The policy of the attempt's last committed step; None before its trainer has started."""
-    query = (
-        select(step).where(step.c.attempt_id == attempt).order_by(step.c.step.desc()).limit(1)
-    )
+    query = select(step).where(step.c.attempt_id == attempt).order_by(step.c.step.desc()).limit(1)
     row = (await connection.execute(query)).first()
     if row is None:
         return None
