@@ -91,8 +91,8 @@ class Observation:
 class EnvironmentInfo:
     """What the entry class declares; `tools` are function schemas for chat templates."""
 
-    tools: tuple[Mapping[str, Json], ...]
-    components: tuple[ComponentSpec, ...]
+    tools: tuple[Mapping[str, Json], ...] = ()
+    components: tuple[ComponentSpec, ...] = ()
 
     @property
     def weights(self) -> dict[str, float]:

@@ -119,7 +119,7 @@ class SandboxedEnvironment:
         self, process: asyncio.subprocess.Process, limits: EnvironmentLimits, log: LogSink
     ) -> None:
         self._limits = limits
-        self._info = EnvironmentInfo((), ())
+        self._info = EnvironmentInfo()
         self._instances: dict[str, _Instance] = {}
         self._grades: dict[str, _Grade] = {}
         self._grade_names = itertools.count(1)

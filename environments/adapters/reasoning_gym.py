@@ -79,9 +79,9 @@ class ReasoningGym(Environment):
             raise BadConfig(f"there is no split {split}; there are train and test")
         wanted = _whole(config, "test_size" if split == "test" else "size", 1)
         rewrite = _rewrite(config)
-        found = itertools.islice(_entries(split, config, wanted), wanted)
         count = 0
-        for count, (index, entry) in enumerate(found, start=1):
+        for index, entry in itertools.islice(_entries(split, config, wanted), wanted):
+            count += 1
             prompt = (Message("user", rewrite(entry["question"])),)
             place: dict[str, Json] = {"split": split, "index": index}
             yield Task(f"{split}-{index}", prompt, entry["answer"], place)

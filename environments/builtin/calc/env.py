@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import re
 
-from venusrl.env import Environment, Rollout, Sandbox, Task, Value, metric, reward, tool
+from venusrl.env import (
+    Environment,
+    Rollout,
+    Sandbox,
+    SandboxError,
+    Task,
+    Value,
+    metric,
+    reward,
+    tool,
+)
 
 EXPRESSION = re.compile(r"[0-9]{2,3}\+[0-9]{2,3}")
 """What the tool adds."""
@@ -36,8 +46,7 @@ class Calc(Environment):
 
     async def setup(self, task: Task, sandbox: Sandbox) -> None:
         """Put the tool into the sandbox."""
-        prepared = await sandbox.python(TOOL_CODE)
-        assert prepared.exit_code == 0, prepared.stderr.decode(errors="replace")
+        await run(sandbox, TOOL_CODE)
 
     @tool
     async def calculator(self, expression: str, sandbox: Sandbox) -> str:
@@ -48,8 +57,7 @@ class Calc(Environment):
         """
         if not EXPRESSION.fullmatch(expression):
             return ""
-        result = await sandbox.python(f"print(add({expression!r}))")
-        return result.text.strip()
+        return await run(sandbox, f"print(add({expression!r}))")
 
     @reward(weight=1.0, timeout_s=10)
     async def correct(self, rollout: Rollout) -> Value:
@@ -63,6 +71,14 @@ class Calc(Environment):
     async def n_calls(self, rollout: Rollout) -> float:
         """How often the tool was called."""
         return float(sum(len(message.tool_calls) for message in rollout.messages))
+
+
+async def run(sandbox: Sandbox, source: str) -> str:
+    """What the source prints. It cannot fail in a healthy sandbox, so a failure loses the try."""
+    result = await sandbox.python(source)
+    if result.exit_code != 0:
+        raise SandboxError("lost", result.stderr.decode(errors="replace"))
+    return result.text.strip()
 
 
 def final_answer(rollout: Rollout) -> str | None:
