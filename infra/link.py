@@ -65,6 +65,7 @@ class LeaderLink:
         self._figures = figures
         self._channel: Channel | None = None
         self.highest_term = 0
+        self.dials = 0
         self._log = get_logger().bind(host_id=host_id, epoch=epoch)
 
     def send(self, record: object) -> None:
@@ -87,6 +88,7 @@ class LeaderLink:
         leader = await self._find_leader()
         if leader is None or leader.term < self.highest_term:
             return
+        self.dials += 1
         channel = await connect(leader.address, DIAL_TIMEOUT_S)
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):

@@ -59,6 +59,13 @@ class Hosts:
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"{host}:{port}"
 
+    async def close(self) -> None:
+        """Stop listening and hang up on everybody."""
+        if self._server is not None:
+            self._server.close()
+        for peer in list(self.connected.values()):
+            await peer.channel.close()
+
     def lead(self, term: Term) -> None:
         """Admit hosts from now on."""
         self._term = term

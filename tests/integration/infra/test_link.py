@@ -1,0 +1,107 @@
+"""Host and leader over a real socket: mutual proof, snapshot, frames, refusals."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from domain.events import HostJoined, TurnFinished
+from domain.ids import HostId, RolloutId
+from domain.states import HostKind
+from domain.wire import HostSnapshot, Ranks
+from infra.link import LeaderAddress, LeaderLink
+from infra.proofs import key_sha
+from scheduler.hosts import Connected, Hosts
+from stores.system.leadership import Term
+from tests.support import eventually
+
+HOST = HostId("host_x_engine0")
+KEY = b"host key"
+
+
+class Twin:
+    """A leader's host registry that records what it is told."""
+
+    def __init__(self, term: int = 5, secret: bytes | None = key_sha(KEY)) -> None:
+        self.joined: list[HostJoined] = []
+        self.frames: list[object] = []
+        self.hosts = Hosts(self._key_of, self.joined.append, self._on_frame)
+        self.term = Term(term, b"leader key")
+        self._secret = secret
+
+    async def _key_of(self, host: HostId, epoch: int) -> bytes | None:
+        return self._secret if (host, epoch) == (HOST, 3) else None
+
+    def _on_frame(self, peer: Connected, frame: object) -> None:
+        self.frames.append(frame)
+
+
+@asynccontextmanager
+async def linked(
+    twin: Twin, on_frame: Callable[[object], None] = print, key: bytes = b"leader key"
+) -> AsyncIterator[LeaderLink]:
+    address = await twin.hosts.open()
+    twin.hosts.lead(twin.term)
+
+    async def find_leader() -> LeaderAddress:
+        return LeaderAddress(twin.term.number, address, key)
+
+    link = LeaderLink(
+        HOST,
+        3,
+        KEY,
+        find_leader=find_leader,
+        snapshot=lambda: HostSnapshot(HOST, 3, HostKind.ENGINE, None, 8),
+        on_frame=on_frame,
+    )
+    running = [asyncio.create_task(link.run()), asyncio.create_task(twin.hosts.beat())]
+    try:
+        yield link
+    finally:
+        for task in running:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await twin.hosts.close()
+
+
+async def test_proven_host_sends_its_snapshot_then_frames_both_ways() -> None:
+    twin, received = Twin(), []
+    async with linked(twin, received.append) as link:
+        await eventually(lambda: twin.joined, 5.0)
+        fact = TurnFinished(RolloutId("ro_x_1_0"), 1, 1, 0, 9, 4, 0, 0.1)
+        link.send(fact)
+        await eventually(lambda: twin.frames, 5.0)
+        assert twin.hosts.send(HOST, 3, Ranks(((RolloutId("ro_x_1_0"), 2),)))
+        await eventually(lambda: received, 5.0)
+    assert twin.joined[0].slots == 8
+    assert twin.frames == [fact]
+    assert received == [Ranks(((RolloutId("ro_x_1_0"), 2),))]
+
+
+async def test_host_with_a_wrong_key_never_joins() -> None:
+    twin = Twin(secret=key_sha(b"another key"))
+    async with linked(twin) as link:
+        await eventually(lambda: link.dials >= 2, 5.0)
+    assert twin.joined == []
+
+
+async def test_leader_that_cannot_prove_itself_gets_no_snapshot() -> None:
+    twin = Twin()
+    async with linked(twin, key=b"a forged key") as link:
+        await eventually(lambda: link.dials >= 2, 5.0)
+    assert twin.joined == []
+
+
+async def test_host_dials_and_snapshots_again_after_a_broken_connection() -> None:
+    twin = Twin()
+    async with linked(twin):
+        await eventually(lambda: twin.joined, 5.0)
+        await twin.hosts.connected[HOST].channel.close()
+        await eventually(lambda: len(twin.joined) == 2, 5.0)
+
+
+async def test_frame_for_another_epoch_is_not_sent() -> None:
+    twin = Twin()
+    async with linked(twin):
+        await eventually(lambda: twin.joined, 5.0)
+        assert not twin.hosts.send(HOST, 2, Ranks(()))

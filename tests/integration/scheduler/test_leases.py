@@ -1,0 +1,114 @@
+"""Host leases: claim by compare-and-set, fencing by epoch, expiry by database time."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+
+from domain.errors import FencedOut
+from domain.ids import AttemptId, HostId, JobId
+from domain.states import HostKind
+from stores.system import leases
+from stores.unit_of_work import Database, HostFence
+from tests.support import eventually
+
+HOST = HostId("host_x_trainer")
+TTL_S = 30.0
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url, 2)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def keeper(database_url: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+async def declare(database: Database) -> None:
+    async with database.begin() as connection:
+        await leases.declare(
+            connection, HOST, HostKind.TRAINER, AttemptId("att_x"), JobId("job_x")
+        )
+
+
+def claim(
+    keeper: "psycopg.Connection[tuple[object, ...]]", owner: str = "me", ttl_s: float = TTL_S
+) -> leases.Claim | None:
+    return leases.claim(keeper, HOST, 1, owner=owner, key_sha=b"k", ttl_s=ttl_s)
+
+
+async def test_only_one_keeper_claims_an_epoch(
+    database: Database, keeper: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    await declare(database)
+    assert claim(keeper) == leases.Claim("trainer", AttemptId("att_x"), JobId("job_x"))
+    assert claim(keeper, "another") is None
+
+
+async def test_expired_lease_raises_the_epoch_and_fences_the_host_out(
+    database: Database, keeper: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    await declare(database)
+    assert claim(keeper, ttl_s=0.2) is not None
+
+    async def expire() -> list[tuple[HostId, int]]:
+        async with database.begin() as connection:
+            return await leases.expire(connection)
+
+    assert await eventually(expire, 5.0) == [(HOST, 1)]
+    assert leases.renew(keeper, HOST, 1, "me", TTL_S) is None
+    with pytest.raises(FencedOut):
+        async with database.begin(HostFence(HOST, 1)):
+            pass
+
+
+async def test_claim_of_an_old_epoch_is_refused_after_give_up(
+    database: Database, keeper: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    await declare(database)
+    claim(keeper)
+    leases.give_up(keeper, HOST, 1, "me", "the host exited")
+    assert claim(keeper) is None
+    async with database.begin() as connection:
+        (row,) = await leases.live(connection, 5.0)
+    assert (row.epoch, row.owner, row.last_cause) == (2, None, "the host exited")
+    assert row.wants_dispatch
+
+
+async def test_renewal_tells_the_keeper_what_is_desired(
+    database: Database, keeper: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    await declare(database)
+    claim(keeper)
+    assert leases.renew(keeper, HOST, 1, "me", TTL_S) == "up"
+    async with database.begin() as connection:
+        await leases.retire(connection, AttemptId("att_x"))
+    assert leases.renew(keeper, HOST, 1, "me", TTL_S) == "down"
+
+
+async def test_redispatch_keeps_the_epoch_while_unclaimed(database: Database) -> None:
+    await declare(database)
+    async with database.begin() as connection:
+        await leases.mark_dispatched(connection, HOST, 1)
+        (fresh,) = await leases.live(connection, 60.0)
+        (overdue,) = await leases.live(connection, -1.0)
+    assert (fresh.wants_dispatch, overdue.wants_dispatch) == (False, True)
+    assert overdue.epoch == 1
+
+
+async def test_retired_host_comes_back_at_a_higher_epoch(
+    database: Database, keeper: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    await declare(database)
+    claim(keeper)
+    async with database.begin() as connection:
+        await leases.retire(connection, AttemptId("att_x"))
+    await declare(database)
+    async with database.begin() as connection:
+        (row,) = await leases.live(connection, 5.0)
+    assert (row.epoch, row.desired, row.starts, row.owner) == (2, "up", 0, None)
