@@ -1,8 +1,8 @@
 """Checkpoints: a folder of create-only files whose manifest, written last, is the commit point.
 
 The folder is a model folder (`config.json`, `vocab.json`, `chat.json`, `model.safetensors`) plus
-`optimizer.safetensors` and `state.json`, so that a checkpoint loads as a model as it stands. Without
-a manifest whose every sha matches, a folder is half-written and never chosen.
+`optimizer.safetensors` and `state.json`, so that a checkpoint loads as a model as it stands.
+Without a manifest whose every sha matches, a folder is half-written and never chosen.
 """
 
 import json
@@ -61,7 +61,7 @@ class DataPosition:
 
 
 def contents(learner: Learner, position: DataPosition) -> dict[str, bytes]:
-    """Files of a checkpoint of the learner as it stands, the manifest excepted, in writing order."""
+    """Files of a checkpoint of the learner as it stands, without manifest, in writing order."""
     folder = learner.folder.path
     return {
         **{name: (folder / name).read_bytes() for name in MODEL_FILES},

@@ -116,8 +116,9 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSpec:
-    """How many of the newest checkpoints stay."""
+    """How often the leader asks for one (None: at the end only), how many of the newest stay."""
 
+    every_steps: int | None = None
     keep_last: int = 2
 
 
