@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, TypeVar, get_args
 
 from celery import Celery
@@ -32,7 +33,7 @@ from domain.events import (
 )
 from domain.ids import AttemptId, HostId, JobId, attempt_of, group_of
 from domain.plan import Pool
-from domain.states import TERMINAL, End
+from domain.states import End, HostKind
 from domain.wire import ForkRefused
 from infra import failpoints
 from infra.logging import get_logger
@@ -146,6 +147,8 @@ class Leader:
         failpoints.hit(FAILPOINT_EVENT)
         if isinstance(frame, ForkRefused):
             self._on_refused(frame)
+        elif isinstance(frame, TryFailed) and peer.kind is HostKind.NODE:
+            self.feed(self._with_hop(frame))
         elif isinstance(frame, EVENTS) and self._is_own(peer, frame):
             self.feed(frame)
         else:
@@ -168,7 +171,13 @@ class Leader:
             self._log.info("fork.refused", group_id=refused.group_id, cause=refused.cause)
             return
         for rollout, try_ in refused.members:
-            self.feed(TryFailed(rollout, try_, 0, End.SANDBOX_LOST, refused.cause))
+            failed = TryFailed(rollout, try_, 0, End.SANDBOX_LOST, refused.cause)
+            self.feed(self._with_hop(failed))
+
+    def _with_hop(self, failed: TryFailed) -> TryFailed:
+        """A node agent knows the try but not always the newest hop; the try alone fences it."""
+        found = self._core.state.find_rollout(failed.rollout_id)
+        return failed if found is None else replace(failed, hop=found[2].hop)
 
     async def _execute(self) -> None:
         while True:
@@ -229,7 +238,8 @@ class Leader:
         documents = {}
         for job_id, context in list(self._contexts.items()):
             view = self._core.view(job_id)
-            if view is None or view.state in TERMINAL:
+            if view is None:
+                self._retire(context)
                 continue
             rate = self._throughput.rate(context.attempt_id, now)
             documents[job_id] = progress_of(view, context.plan, rate, self._hosts)
@@ -238,6 +248,12 @@ class Leader:
         async with self._database.begin(LeaderFence(self._term.number)) as connection:
             for job_id, document in documents.items():
                 await jobs.write_progress(connection, job_id, document)
+
+    def _retire(self, context: JobContext) -> None:
+        """The core is done with the job; what it said last is executed before it is forgotten."""
+        if not self._executor.pending and not self._facts:
+            del self._contexts[context.job_id]
+            self._throughput.forget(context.attempt_id)
 
     async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
