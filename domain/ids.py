@@ -61,6 +61,11 @@ def host_id(attempt: AttemptId, role: str) -> HostId:
     return HostId(f"host_{attempt.removeprefix('att_')}_{role}")
 
 
+def attempt_of_host(host: HostId) -> AttemptId:
+    """The attempt in the id of an attempt-bound host; of a node's id it names no real attempt."""
+    return AttemptId("att_" + host.removeprefix("host_").rpartition("_")[0])
+
+
 def node_host_id(index: int) -> HostId:
     """Id of the sandbox node agent with this index; nodes serve all attempts."""
     return HostId(f"host_node{index}")

@@ -1,0 +1,130 @@
+"""Which complete group takes which position of the step being filled.
+
+Complete groups are assigned by last valid step, then by the job's order. Positions are reserved: with
+s the step being filled and cap(d) = B x (d - s + 1) - assigned the positions left up to step d, the
+number of unassigned live groups whose last valid step is at most d never exceeds cap(d). For d = s
+this is the rule that a group valid for a later step takes a position only while free positions exceed
+the promoted groups; the other d keep the promise of the steps after this one. Staleness is frozen here.
+"""
+
+from domain.commands import AssignGroup, CloseStep, ReplaceMember
+from domain.states import DropReason
+from scheduler.core.failures import drop_group
+from scheduler.core.order import order_key
+from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
+from scheduler.core.state import Pass
+
+
+def fill(run: Pass, job: JobRecord) -> None:
+    """Assign what may be assigned to the step being filled; the B-th assignment closes it."""
+    if job.committed >= job.plan.max_steps or job.policy is None:
+        return
+    drop_overdue(run, job)
+    batch = job.plan.groups_per_batch
+    key = order_key(job)
+    waiting = [g for g in job.training_groups() if g.phase is GroupPhase.COMPLETE]
+    waiting.sort(key=lambda group: (job.last_valid_step(group), key(group)))
+    deadlines = _unassigned_deadlines(job)
+    for group in waiting:
+        if len(job.positions) == batch:
+            break
+        deadline = job.last_valid_step(group)
+        if _has_slack(job, deadlines, deadline):
+            deadlines[deadline] -= 1
+            _assign(run, job, group)
+    close_if_full(run, job)
+
+
+def close_if_full(run: Pass, job: JobRecord) -> None:
+    """Tell the trainer once that all positions are assigned."""
+    if len(job.positions) == job.plan.groups_per_batch and not job.is_closing_step:
+        job.is_closing_step = True
+        run.emit(CloseStep(attempt_id=job.attempt_id, step=job.filling))
+
+
+def drop_overdue(run: Pass, job: JobRecord) -> None:
+    """Drop groups that no later step may train: complete ones as stale, others as unsalvageable."""
+    for group in job.training_groups():
+        if group.phase is GroupPhase.ASSIGNED or job.last_valid_step(group) >= job.filling:
+            continue
+        is_complete = group.phase is GroupPhase.COMPLETE
+        reason = DropReason.STALE if is_complete else DropReason.UNSALVAGEABLE
+        drop_group(run, job, group, reason, "past its last valid step")
+
+
+def replace_member(run: Pass, job: JobRecord, group: GroupRecord, cause: str) -> None:
+    """Free the position of a group whose payload cannot be read; another group fills it."""
+    assert group.position is not None, group.group_id
+    run.emit(
+        ReplaceMember(
+            attempt_id=job.attempt_id,
+            step=job.filling,
+            position=group.position,
+            group_id=group.group_id,
+        )
+    )
+    del job.positions[group.position]
+    job.is_closing_step = False
+    job.returned.append(group.ordinal)
+    drop_group(run, job, group, DropReason.PAYLOAD_LOST, cause)
+
+
+def consume(job: JobRecord) -> list[GroupRecord]:
+    """The step being filled is durable: its groups leave the state, the next step begins."""
+    taken = [job.groups.pop(job.positions[position]) for position in sorted(job.positions)]
+    job.positions.clear()
+    job.is_closing_step = False
+    job.committed += 1
+    return taken
+
+
+def may_all_be_trained(job: JobRecord) -> bool:
+    """Whether positions are left for every live group up to its last valid step."""
+    due = 0
+    deadlines = _unassigned_deadlines(job)
+    for step in sorted(deadlines):
+        due += deadlines[step]
+        left = job.plan.groups_per_batch * (step - job.filling + 1) - len(job.positions)
+        if step >= job.filling and due > left:
+            return False
+    return True
+
+
+def _unassigned_deadlines(job: JobRecord) -> dict[int, int]:
+    """Number of live groups without a position, by last valid step."""
+    counts: dict[int, int] = {}
+    for group in job.training_groups():
+        if group.phase is not GroupPhase.ASSIGNED:
+            deadline = job.last_valid_step(group)
+            counts[deadline] = counts.get(deadline, 0) + 1
+    return counts
+
+
+def _has_slack(job: JobRecord, deadlines: dict[int, int], deadline: int) -> bool:
+    """Whether a group with this last valid step may take a position from those that are due earlier."""
+    batch = job.plan.groups_per_batch
+    due = 0
+    for step in sorted(deadlines):
+        if step >= deadline:
+            return True
+        due += deadlines[step]
+        if due >= batch * (step - job.filling + 1) - len(job.positions):
+            return False
+    return True
+
+
+def _assign(run: Pass, job: JobRecord, group: GroupRecord) -> None:
+    position = next(p for p in range(job.plan.groups_per_batch) if p not in job.positions)
+    staleness = max(job.filling - 1 - group.oldest_possible_version(), 0)
+    assert staleness <= job.plan.max_staleness, f"{group.group_id} would enter with {staleness}"
+    group.phase, group.position, group.staleness = GroupPhase.ASSIGNED, position, staleness
+    job.positions[position] = group.group_id
+    run.emit(
+        AssignGroup(
+            attempt_id=job.attempt_id,
+            step=job.filling,
+            position=position,
+            group_id=group.group_id,
+            staleness=staleness,
+        )
+    )

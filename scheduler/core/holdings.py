@@ -1,0 +1,77 @@
+"""The only functions that change what a rollout holds: a sandbox, a place on an engine host.
+
+Counters of jobs and hosts change here and nowhere else, so that in use + free = total is one check.
+"""
+
+from domain.ids import HostId
+from domain.states import HostKind
+from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
+from scheduler.core.state import State
+
+
+def sandboxes_in_use(state: State) -> int:
+    """Sandboxes that agents hold over all jobs."""
+    return sum(job.sandboxes for job in state.jobs.values())
+
+
+def sandboxes_free(state: State) -> int:
+    """Sandboxes that may still go to agents; the grading reserve is never among them."""
+    return state.pool.sandboxes - state.pool.grading_reserve - sandboxes_in_use(state)
+
+
+def take_sandbox(
+    state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, known: SandboxState
+) -> None:
+    """The current try holds a sandbox from now on, known as asked, ready or unknown."""
+    assert known is not SandboxState.WANTED, rollout.rollout_id
+    if rollout.sandbox is SandboxState.WANTED:
+        job.sandboxes += 1
+        _count_on_node(state, group, 1)
+    rollout.sandbox = known
+    job.wanting.pop(rollout.rollout_id, None)
+
+
+def give_sandbox(state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:
+    """The current try holds no sandbox any more."""
+    if rollout.sandbox is not SandboxState.WANTED:
+        job.sandboxes -= 1
+        _count_on_node(state, group, -1)
+    rollout.sandbox = SandboxState.WANTED
+
+
+def move_to_node(state: State, group: GroupRecord, node: HostId | None) -> None:
+    """The group's sandboxes are on this node from now on."""
+    held = sum(1 for r in group.rollouts if r.sandbox is not SandboxState.WANTED)
+    _count_on_node(state, group, -held)
+    group.node = node
+    _count_on_node(state, group, held)
+
+
+def take_place(state: State, job: JobRecord, rollout: RolloutRecord, host: HostId) -> None:
+    """The rollout is on this engine host and nowhere else."""
+    leave_place(state, rollout)
+    rollout.host, rollout.expected_on, rollout.is_unclaimed = host, None, False
+    state.hosts[host].load += 1
+    job.ready.pop(rollout.rollout_id, None)
+
+
+def leave_place(state: State, rollout: RolloutRecord) -> None:
+    """The rollout is on no engine host."""
+    if rollout.host is not None and (host := state.hosts.get(rollout.host)) is not None:
+        host.load -= 1
+    rollout.host = None
+
+
+def let_go(state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:
+    """Give back all that the current try holds; its placement is settled with it."""
+    leave_place(state, rollout)
+    give_sandbox(state, job, group, rollout)
+    rollout.expected_on, rollout.is_unclaimed = None, False
+    job.ready.pop(rollout.rollout_id, None)
+    job.wanting.pop(rollout.rollout_id, None)
+
+
+def _count_on_node(state: State, group: GroupRecord, change: int) -> None:
+    node = None if group.node is None else state.hosts.get(group.node)
+    if node is not None and node.kind is HostKind.NODE:
+        node.load += change

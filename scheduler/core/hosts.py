@@ -1,0 +1,227 @@
+"""Hosts come and go: a joined host is adopted with what it holds, a lost one gives everything up.
+
+A lower epoch never gets here (`refusals.py`). A higher one without a loss before it means that the
+loss was not seen: the old epoch is lost first.
+"""
+
+from domain.events import HeldRollout, HostJoined
+from domain.ids import AttemptId, HostId, RolloutId, attempt_of_host
+from domain.ids import host_id as host_id_of
+from domain.states import End, HostKind
+from scheduler.core import failures, forks, grading, lifecycle
+from scheduler.core.holdings import leave_place, move_to_node, take_place, take_sandbox
+from scheduler.core.placement import placed_on, wait_for_place
+from scheduler.core.records import (
+    GroupRecord,
+    HostRecord,
+    HostState,
+    JobRecord,
+    RolloutRecord,
+    SandboxState,
+)
+from scheduler.core.state import Pass
+
+
+def join(run: Pass, event: HostJoined) -> None:
+    """Adopt a host, or resync one that dialled again."""
+    known = run.state.hosts.get(event.host_id)
+    if known is not None and known.epoch < event.epoch:
+        lose(run, event.host_id, known.epoch, "superseded")
+        known = None
+    host = known or HostRecord(
+        host_id=event.host_id,
+        epoch=event.epoch,
+        kind=event.kind,
+        attempt_id=event.attempt_id,
+        state=HostState.JOINED,
+    )
+    was_replacing = host.state is HostState.REPLACING
+    host.state = HostState.REPLACING if was_replacing else HostState.JOINED
+    host.slots = event.slots
+    run.state.hosts[event.host_id] = host
+    if event.kind is HostKind.NODE:
+        run.state.node_epochs[host.host_id] = host.epoch
+        _join_node(run, host, event.held)
+        return
+    job = run.state.job_of(event.attempt_id)
+    assert job is not None, event.host_id
+    job.epochs[host.host_id] = host.epoch
+    run.touch(job)
+    if event.kind is HostKind.ENGINE:
+        host.version, host.syncing = max(event.policy_version, -1), None
+        _join_engine(run, job, host, event.held)
+
+
+def lose(run: Pass, host_id: HostId, epoch: int, cause: str) -> None:
+    """Nothing of this epoch counts any more; a host that never joined counts as a failed start."""
+    host = run.state.hosts.pop(host_id, None)
+    job = run.state.job_of(attempt_of_host(host_id))
+    if job is None:
+        run.state.lost_nodes[host_id] = epoch
+        _lose_node(run, host_id)
+        return
+    job.lost_epochs[host_id] = job.epochs[host_id] = epoch
+    run.touch(job)
+    kind = HostKind.TRAINER if host_id == trainer_id(job.attempt_id) else HostKind.ENGINE
+    if kind is HostKind.TRAINER:
+        job.trainer_losses += 1
+    else:
+        job.engine_losses += 1
+        if host is not None:
+            _lose_engine(run, job, host_id)
+    losses = max(job.trainer_losses, job.engine_losses)
+    if losses > lifecycle.HOST_LOSSES_MAX:
+        cause = f"{kind.value} host lost {losses} times without progress: {cause}"
+        lifecycle.fail_job(run, job, "host_lost", kind.value, cause)
+
+
+def trainer_id(attempt: AttemptId) -> HostId:
+    """Id of the attempt's trainer host."""
+    return host_id_of(attempt, HostKind.TRAINER.value)
+
+
+def _join_node(run: Pass, host: HostRecord, held: tuple[HeldRollout, ...]) -> None:
+    """Tries that the node holds are ready; those that it does not hold are asked for again."""
+    holds = {(entry.rollout_id, entry.try_) for entry in held}
+    for entry in held:
+        found = run.state.find_rollout(entry.rollout_id)
+        if found is not None:
+            _adopt_sandbox(run, found, host, entry)
+    for job in run.state.jobs.values():
+        _ask_for_missing(run, job, host, holds)
+        forks.repeat_forks(run, job, host)
+        grading.repeat_grades(run, job, host)
+        run.touch(job)
+    run.grants_wanted = True
+    settle_fates(run)
+
+
+def _adopt_sandbox(
+    run: Pass,
+    found: tuple[JobRecord, GroupRecord, RolloutRecord],
+    host: HostRecord,
+    entry: HeldRollout,
+) -> None:
+    job, group, rollout = found
+    is_wanted = rollout.sandbox is SandboxState.WANTED and not job.is_drained
+    if not rollout.is_open or rollout.is_closing or rollout.try_ != entry.try_:
+        return
+    if group.node is None:
+        move_to_node(run.state, group, host.host_id)
+    if group.node == host.host_id and (is_wanted or rollout.sandbox is not SandboxState.WANTED):
+        take_sandbox(run.state, job, group, rollout, SandboxState.READY)
+        wait_for_place(job, rollout)
+
+
+def _ask_for_missing(
+    run: Pass, job: JobRecord, host: HostRecord, holds: set[tuple[RolloutId, int]]
+) -> None:
+    """A ready try that the node lacks and no engine runs: the fork is repeated for the same try.
+
+    One that runs is left alone: its engine meets the loss itself, or it just ended by itself.
+    """
+    for group in job.groups.values():
+        if group.node != host.host_id:
+            continue
+        for rollout in group.open_rollouts():
+            is_held = (rollout.rollout_id, rollout.try_) in holds
+            if rollout.rollout_id in job.ready and not is_held:
+                rollout.sandbox = SandboxState.ASKED
+                del job.ready[rollout.rollout_id]
+
+
+def _join_engine(
+    run: Pass, job: JobRecord, host: HostRecord, held: tuple[HeldRollout, ...]
+) -> None:
+    """Rollouts that it holds at the right try and hop go on; those that it lost are placed again."""
+    for entry in held:
+        found = run.state.find_rollout(entry.rollout_id)
+        if found is None:
+            continue
+        _, group, rollout = found
+        is_same = (rollout.try_, rollout.hop) == (entry.try_, entry.hop)
+        if is_same and rollout.is_open and not rollout.is_closing and _may_be_on(rollout, host):
+            take_place(run.state, job, rollout, host.host_id)
+            group.engine = group.engine or host.host_id
+            rollout.turn = max(rollout.turn, entry.turn)
+    kept = {(entry.rollout_id, entry.try_, entry.hop) for entry in held}
+    for _, rollout in placed_on(job, host.host_id):
+        if (rollout.rollout_id, rollout.try_, rollout.hop) not in kept:
+            _take_off(run, job, rollout)
+    settle_fates(run)
+
+
+def _may_be_on(rollout: RolloutRecord, host: HostRecord) -> bool:
+    return (
+        rollout.host == host.host_id
+        or rollout.expected_on == host.host_id
+        or (rollout.is_unclaimed and rollout.host is None)
+    )
+
+
+def _take_off(run: Pass, job: JobRecord, rollout: RolloutRecord) -> None:
+    """The rollout's engine does not hold it: it waits for a place under the same try."""
+    leave_place(run.state, rollout)
+    rollout.expected_on = None
+    if rollout.sandbox is SandboxState.READY:
+        wait_for_place(job, rollout)
+    job.ranks_are_old = True
+
+
+def _lose_node(run: Pass, node: HostId) -> None:
+    """Its sandboxes died with it: open tries end, gradings are asked of another agent."""
+    for job in list(run.state.jobs.values()):
+        for group in list(job.groups.values()):
+            if group.node != node:
+                continue
+            for rollout in group.open_rollouts():
+                if rollout.sandbox is not SandboxState.WANTED:
+                    end = (End.SANDBOX_LOST, "node_agent_lost")
+                    failures.fail_try(run, job, group, rollout, end)
+            move_to_node(run.state, group, None)
+        grading.fail_grades_on(run, job, node)
+        run.touch(job)
+    run.grants_wanted = True
+    settle_fates(run)
+
+
+def _lose_engine(run: Pass, job: JobRecord, engine: HostId) -> None:
+    """Its rollouts go on elsewhere; one that outlived too many engines is the suspect itself."""
+    for group, rollout in placed_on(job, engine):
+        rollout.engine_losses += 1
+        if rollout.engine_losses >= failures.ENGINE_LOSSES_PER_TRY:
+            failures.fail_try(run, job, group, rollout, (End.ENGINE_LOST, "engine_host_lost"))
+        else:
+            _take_off(run, job, rollout)
+    settle_fates(run)
+
+
+def settle_fates(run: Pass) -> None:
+    """Decide what was left open at a leader's start once the hosts it depends on are known."""
+    nodes_known = not any(True for _ in run.state.expected_hosts(HostKind.NODE, None))
+    for job in run.state.jobs.values():
+        if job.unsettled:
+            _settle_job(run, job, nodes_known)
+
+
+def _settle_job(run: Pass, job: JobRecord, nodes_known: bool) -> None:
+    engines = {h.host_id for h in run.state.expected_hosts(HostKind.ENGINE, job.attempt_id)}
+    for rollout_id in list(job.unsettled):
+        found = run.state.find_rollout(rollout_id)
+        if found is None or not found[2].is_open:
+            del job.unsettled[rollout_id]
+            continue
+        _, group, rollout = found
+        if rollout.is_unclaimed and not engines:
+            rollout.is_unclaimed = False
+        if rollout.expected_on is not None and rollout.expected_on not in engines:
+            rollout.expected_on = None
+        if rollout.expected_on is not None or rollout.is_unclaimed:
+            continue
+        if rollout.sandbox is SandboxState.UNKNOWN and rollout.host is None and nodes_known:
+            failures.want_again(run, job, group, rollout)
+        if rollout.sandbox is not SandboxState.UNKNOWN:
+            del job.unsettled[rollout_id]
+            if rollout.sandbox is SandboxState.READY:
+                wait_for_place(job, rollout)
+    run.touch(job)

@@ -1,0 +1,146 @@
+"""What must be true after every step (`scheduling.md` section 13, as far as it is built).
+
+A broken sentence raises `InvariantBroken` with the job that it was found in; the shell then
+quarantines that job.
+"""
+
+from domain.commands import Command, PlaceRollout, SetRanks, SyncEngine
+from domain.ids import JobId
+from domain.states import HostKind, JobState
+from scheduler.core import order, pacing
+from scheduler.core.batches import may_all_be_trained
+from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord, SandboxState
+from scheduler.core.state import State
+
+
+class InvariantBroken(AssertionError):
+    """An invariant does not hold; `job_id` is None when it concerns the whole pool."""
+
+    def __init__(self, sentence: str, job_id: JobId | None = None) -> None:
+        super().__init__(sentence if job_id is None else f"{job_id}: {sentence}")
+        self.job_id = job_id
+
+
+def check(state: State, commands: list[Command]) -> None:
+    """Raise when any invariant is broken after a step that gave these commands."""
+    _check_pool(state)
+    _check_hosts(state)
+    for job in state.jobs.values():
+        _check_gang(job)
+        _check_batch(job)
+        _check_pacing(job)
+        for group in job.groups.values():
+            _check_group(state, job, group)
+    _check_leases(state, commands)
+
+
+def _hold(is_true: bool, sentence: str, job: JobRecord | None = None) -> None:
+    if not is_true:
+        raise InvariantBroken(sentence, None if job is None else job.plan.job_id)
+
+
+def _check_pool(state: State) -> None:
+    gangs = [job.gang for job in state.jobs.values() if job.gang is not None]
+    room = state.pool.sandboxes - state.pool.grading_reserve
+    _hold(len(gangs) <= state.pool.trainers, "more gangs than trainers")
+    _hold(sum(g.engines for g in gangs) <= state.pool.engines, "more engines than the pool has")
+    _hold(sum(g.sandboxes for g in gangs) <= room, "more guaranteed sandboxes than the pool has")
+    held = sum(_count_sandboxes(job, restored=False) for job in state.jobs.values())
+    _hold(held <= room or state.is_overcommitted, "agents hold the grading reserve")
+
+
+def _count_sandboxes(job: JobRecord, restored: bool) -> int:
+    free = (SandboxState.WANTED,) if restored else (SandboxState.WANTED, SandboxState.UNKNOWN)
+    return sum(1 for g in job.groups.values() for r in g.rollouts if r.sandbox not in free)
+
+
+def _check_hosts(state: State) -> None:
+    """In use + free = total: each counter equals what the records say."""
+    loads = dict.fromkeys(state.hosts, 0)
+    for job in state.jobs.values():
+        _hold(job.sandboxes == _count_sandboxes(job, restored=True), "sandbox count", job)
+        for group in job.groups.values():
+            for rollout in group.rollouts:
+                if rollout.host is not None:
+                    _hold(rollout.host in loads, f"{rollout.rollout_id} on a lost host", job)
+                    loads[rollout.host] += 1
+                if group.node in loads and rollout.sandbox is not SandboxState.WANTED:
+                    loads[group.node] += 1
+    for host_id, load in loads.items():
+        _hold(state.hosts[host_id].load == load, f"load of {host_id} is {load}")
+
+
+def _check_gang(job: JobRecord) -> None:
+    is_waiting = job.state in (JobState.QUEUED, JobState.PAUSED)
+    _hold(not (is_waiting and job.gang is not None), "a waiting job holds a gang", job)
+    must_hold = job.state in (JobState.PROVISIONING, JobState.RUNNING)
+    _hold(not must_hold or job.gang is not None, "a running job holds no gang", job)
+
+
+def _check_batch(job: JobRecord) -> None:
+    batch = job.plan.groups_per_batch
+    assigned = {g.group_id: g for g in job.groups.values() if g.phase is GroupPhase.ASSIGNED}
+    placed = list(job.positions.values())
+    _hold(len(placed) == len(set(placed)), "a group is in two positions", job)
+    _hold(sorted(placed) == sorted(assigned), "positions and assigned groups differ", job)
+    _hold(all(0 <= position < batch for position in job.positions), "position outside", job)
+    for position, group_id in job.positions.items():
+        group = assigned[group_id]
+        _hold(group.position == position, f"{group_id} is in another position", job)
+        _hold(group.staleness <= job.plan.max_staleness, f"{group_id} is too stale", job)
+    _hold(not job.is_closing_step or len(placed) == batch, "a step closes with a hole", job)
+    _hold(may_all_be_trained(job), "more groups are due than positions are left", job)
+
+
+def _check_pacing(job: JobRecord) -> None:
+    groups = job.training_groups()
+    unfinished = sum(1 for group in groups if group.is_unfinished)
+    _hold(len(groups) <= pacing.alive_max(job, job.committed), "too many groups alive", job)
+    _hold(unfinished <= pacing.open_max(job), "too many groups unfinished", job)
+
+
+def _check_group(state: State, job: JobRecord, group: GroupRecord) -> None:
+    if group.phase is not GroupPhase.OPEN:
+        _hold(not group.open_rollouts(), f"{group.group_id} has open rollouts", job)
+    for rollout in group.rollouts:
+        _check_rollout(state, job, rollout)
+        is_ranked = rollout.is_open and not job.ranks_are_old
+        rank_class = order.class_of_rank(rollout.rank)
+        is_right = not is_ranked or rank_class == order.class_of(job, group)
+        _hold(is_right, f"{rollout.rollout_id} is ranked outside its class", job)
+
+
+def _check_rollout(state: State, job: JobRecord, rollout: RolloutRecord) -> None:
+    """A rollout is in exactly one place."""
+    name = rollout.rollout_id
+    is_ready, is_wanting = name in job.ready, name in job.wanting
+    if not rollout.is_open or rollout.is_closing:
+        holds = rollout.host is not None or rollout.sandbox is not SandboxState.WANTED
+        _hold(not (holds or is_ready or is_wanting), f"{name} ended and holds something", job)
+        return
+    if is_ready:
+        is_idle = rollout.host is None and rollout.sandbox is SandboxState.READY
+        _hold(is_idle, f"{name} waits for a place and has one, or has no sandbox", job)
+    _hold(
+        is_wanting == (rollout.sandbox is SandboxState.WANTED),
+        f"{name} wants a sandbox and has one, or has none and wants none",
+        job,
+    )
+    host = None if rollout.host is None else state.hosts[rollout.host]
+    if host is not None:
+        is_ours = host.kind is HostKind.ENGINE and host.attempt_id == job.attempt_id
+        _hold(is_ours and not is_ready, f"{name} is on a foreign host", job)
+        return
+    is_pending = rollout.expected_on is not None or rollout.is_unclaimed
+    is_moving = rollout.sandbox in (SandboxState.ASKED, SandboxState.UNKNOWN)
+    is_somewhere = is_ready or is_wanting or is_moving or is_pending
+    _hold(is_somewhere, f"{name} is nowhere", job)
+
+
+def _check_leases(state: State, commands: list[Command]) -> None:
+    for command in commands:
+        if not isinstance(command, PlaceRollout | SetRanks | SyncEngine):
+            continue
+        host = state.hosts.get(command.host_id)
+        is_live = host is None or host.epoch == command.epoch
+        _hold(is_live, f"a command names epoch {command.epoch} of {command.host_id}")

@@ -1,0 +1,305 @@
+"""The life of a job: submit, provision, run, pause, resume, cancel, finish, fail.
+
+Each function looks at what is true now and makes the moves that follow, so that a repeated event or a
+new leader never repeats an effect. A state is shown before the gang is released: a leader that dies
+between the two finds hosts without an active attempt and releases them.
+"""
+
+from collections import deque
+from typing import Final
+
+from domain.commands import EndTry, SetJobState, WriteCheckpoint
+from domain.events import CheckpointWritten, DesiredChanged, JobSubmitted, StepCommitted
+from domain.policy import PolicyRef
+from domain.states import Desired, DropReason, End, JobState, move
+from scheduler.core import batches, evaluation, failures, gangs, weights
+from scheduler.core.records import Checkpointing, GroupPhase, JobRecord, SandboxState
+from scheduler.core.state import Pass
+
+CHECKPOINT_WAIT_S: Final = 120.0
+"""Longest wait of a pause or cancel for its checkpoint or for a step that is closing. Giving up loses
+nothing: recovery re-applies the recorded steps on the checkpoint before."""
+
+HOST_LOSSES_MAX: Final = 8
+"""Losses of an attempt's trainer without a committed step, or of its engines without a finished
+rollout, before the job fails: a host that dies at every start must not be started for ever."""
+
+
+def submit(run: Pass, event: JobSubmitted) -> JobRecord:
+    """Take a new job into the queue."""
+    plan = event.plan
+    run.state.arrivals += 1
+    job = JobRecord(
+        plan=plan,
+        generation=event.generation,
+        desired=Desired.RUN,
+        state=JobState.VALIDATING,
+        arrival=run.state.arrivals,
+        base_step=event.base_step,
+        committed=event.base_step,
+        next_ordinal=event.next_ordinal,
+        unconsumed=deque(sorted(event.unconsumed)),
+        checkpoint=Checkpointing(written_step=event.base_step or None),
+        progress_at=run.now,
+    )
+    run.state.jobs[plan.job_id] = job
+    run.state.attempts[plan.attempt_id] = job
+    job.state = move(job.state, JobState.QUEUED)
+    run.queue_wanted = True
+    return job
+
+
+def change_desired(run: Pass, job: JobRecord, event: DesiredChanged) -> None:
+    """Fold the user's wish; what follows from it is `advance`'s matter."""
+    job.generation, job.desired = event.generation, event.desired
+    if event.desired is Desired.RUN:
+        job.pause_wanted = None
+        job.signal.is_waiting = False
+        job.signal.flat_groups.clear()
+        failures.forget_tries(job)
+        if job.state in (JobState.PAUSING, JobState.PAUSED):
+            job.reason = None
+    run.touch(job)
+
+
+def advance(run: Pass, job: JobRecord) -> None:
+    """Make the moves that the present facts allow."""
+    if job.desired is Desired.CANCEL and job.state is not JobState.CANCELLING:
+        _begin_cancel(run, job)
+    wants_pause = job.desired is Desired.PAUSE or job.pause_wanted is not None
+    match job.state:
+        case JobState.QUEUED if wants_pause:
+            run.set_state(job, JobState.PAUSED, job.pause_wanted)
+            run.queue_wanted = True
+        case JobState.PROVISIONING | JobState.RESUMING:
+            _pause_or_start(run, job, wants_pause)
+        case JobState.RUNNING if wants_pause:
+            _begin_pause(run, job)
+        case JobState.RUNNING:
+            _finish_if_done(run, job)
+        case JobState.PAUSED if not wants_pause:
+            _begin_resume(run, job)
+        case _:
+            pass
+    if job.state is JobState.PAUSING:
+        _drain(run, job)
+    if job.state is JobState.CANCELLING:
+        _cancel(run, job)
+
+
+def restore_trainer(run: Pass, job: JobRecord, policy: PolicyRef) -> None:
+    """The trainer is ready: catch up with steps that the core has not heard of, repeat requests."""
+    while job.committed < policy.version:
+        _count_step(run, job)
+    job.policy = policy
+    evaluation.begin_due(job, policy)
+    if job.is_closing_step:
+        job.is_closing_step = False
+        batches.close_if_full(run, job)
+    job.checkpoint.asked_step = None
+    run.touch(job)
+
+
+def commit_step(run: Pass, job: JobRecord, event: StepCommitted) -> None:
+    """A step is durable: its groups are consumed, the next one begins."""
+    _count_step(run, job)
+    job.policy = event.policy
+    evaluation.begin_due(job, event.policy)
+    run.touch(job)
+    run.grants_wanted = True
+
+
+def note_checkpoint(run: Pass, job: JobRecord, event: CheckpointWritten) -> None:
+    """A checkpoint is whole."""
+    checkpoint = job.checkpoint
+    checkpoint.written_step = max(event.step, checkpoint.written_step or 0)
+    if checkpoint.asked_step is not None and event.step >= checkpoint.asked_step:
+        checkpoint.asked_step = None
+    run.touch(job)
+
+
+def ask_due_checkpoint(run: Pass, job: JobRecord) -> None:
+    """Every n steps and at the end; asked again of a new trainer as long as it is not written."""
+    if not job.is_running:
+        return
+    every = job.plan.checkpoint_every
+    due = job.committed - job.committed % every if every > 0 else 0
+    if job.committed >= job.plan.max_steps:
+        _ask_checkpoint(run, job, "final")
+    elif due > job.base_step and due > (job.checkpoint.written_step or 0):
+        _ask_checkpoint(run, job, "periodic")
+
+
+def fail_job(run: Pass, job: JobRecord, code: str, component: str, cause: str) -> None:
+    """End the attempt for a reason that no retry inside it can cure."""
+    for group in list(job.groups.values()):
+        failures.drop_group(run, job, group, DropReason.CANCELLED, f"job failed: {code}")
+    job.state = move(job.state, JobState.FAILED)
+    run.emit(
+        SetJobState(
+            job_id=job.plan.job_id,
+            state=job.state,
+            observed_generation=job.generation,
+            reason=cause,
+            failure_code=code,
+            failure_component=component,
+            failure_hint=cause,
+            retryable=code == "host_lost",
+        )
+    )
+    _forget(run, job)
+
+
+def _pause_or_start(run: Pass, job: JobRecord, wants_pause: bool) -> None:
+    if wants_pause:
+        _begin_pause(run, job)
+        return
+    trainer = run.state.trainer_of(job)
+    engines = [engine for engine in run.state.engines_of(job) if engine.version >= 0]
+    is_whole = len(engines) >= job.plan.engines_min and bool(run.state.nodes())
+    if job.policy is None or trainer is None or not trainer.is_ready or not is_whole:
+        return
+    run.set_state(job, JobState.RUNNING)
+    job.progress_at = run.now
+    job.ranks_are_old = run.grants_wanted = True
+
+
+def _begin_pause(run: Pass, job: JobRecord) -> None:
+    run.set_state(job, JobState.PAUSING, job.pause_wanted)
+    job.draining_since, job.is_drained = run.now, False
+
+
+def _drain(run: Pass, job: JobRecord) -> None:
+    """Wait for open work within the drain time, then end open tries, checkpoint, release."""
+    if not job.is_drained:
+        if _is_busy(run, job) and run.now - job.draining_since < job.plan.drain_s:
+            return
+        _end_open_tries(run, job)
+        job.is_drained, job.draining_since = True, run.now
+    if not _is_settled(run, job, "pause"):
+        return
+    run.set_state(job, JobState.PAUSED, job.pause_wanted)
+    gangs.release_gang(run, job)
+    if job.desired is Desired.RUN and job.pause_wanted is None:
+        _begin_resume(run, job)
+
+
+def _is_busy(run: Pass, job: JobRecord) -> bool:
+    """Whether anything of the job could still end by itself."""
+    if job.sandboxes > 0:
+        return True
+    return bool(run.state.nodes()) and any(
+        group.phase in (GroupPhase.CLOSED, GroupPhase.GRADING) for group in job.groups.values()
+    )
+
+
+def _end_open_tries(run: Pass, job: JobRecord) -> None:
+    for group in job.groups.values():
+        if group.phase is GroupPhase.GRADING:
+            group.phase = GroupPhase.CLOSED
+        for rollout in group.open_rollouts():
+            if rollout.sandbox is SandboxState.WANTED:
+                continue
+            failures.end_try(
+                run,
+                job,
+                group,
+                rollout,
+                EndTry(
+                    rollout_id=rollout.rollout_id,
+                    try_=rollout.try_,
+                    hop=rollout.hop,
+                    end=End.CANCELLED,
+                    cause="paused",
+                    next_try=rollout.try_ + 1,
+                    counts=False,
+                ),
+            )
+
+
+def _begin_resume(run: Pass, job: JobRecord) -> None:
+    run.state.arrivals += 1
+    job.arrival = run.state.arrivals
+    run.set_state(job, JobState.RESUMING)
+    job.is_drained = False
+    job.progress_at = run.now
+    run.queue_wanted = True
+
+
+def _begin_cancel(run: Pass, job: JobRecord) -> None:
+    if job.state in (JobState.QUEUED, JobState.PAUSED):
+        _drop_all(run, job, keep_closing_step=False)
+        run.set_state(job, JobState.CANCELLED)
+        _forget(run, job)
+        return
+    run.set_state(job, JobState.CANCELLING)
+    job.draining_since = run.now
+    _drop_all(run, job, keep_closing_step=True)
+
+
+def _cancel(run: Pass, job: JobRecord) -> None:
+    """Wait for a closing step and for the checkpoint, then give everything back."""
+    if not _is_settled(run, job, "cancel"):
+        return
+    _drop_all(run, job, keep_closing_step=False)
+    run.set_state(job, JobState.CANCELLED)
+    _forget(run, job)
+
+
+def _drop_all(run: Pass, job: JobRecord, keep_closing_step: bool) -> None:
+    for group in list(job.groups.values()):
+        is_kept = keep_closing_step and job.is_closing_step
+        if not (is_kept and group.phase is GroupPhase.ASSIGNED):
+            failures.drop_group(run, job, group, DropReason.CANCELLED, "job cancelled")
+
+
+def _is_settled(run: Pass, job: JobRecord, reason: str) -> bool:
+    """No step is closing and the newest step is in a checkpoint, or the wait for both is over."""
+    trainer = run.state.trainer_of(job)
+    may_wait = run.now - job.draining_since < CHECKPOINT_WAIT_S and job.gang is not None
+    is_covered = job.committed == job.base_step or job.checkpoint.written_step == job.committed
+    if not may_wait or (is_covered and not job.is_closing_step):
+        return True
+    if trainer is not None and trainer.is_ready and not job.is_closing_step:
+        _ask_checkpoint(run, job, reason)
+    return False
+
+
+def _ask_checkpoint(run: Pass, job: JobRecord, reason: str) -> None:
+    """Ask the trainer once for a checkpoint of the last committed step."""
+    checkpoint, trainer = job.checkpoint, run.state.trainer_of(job)
+    if checkpoint.written_step == job.committed or checkpoint.asked_step == job.committed:
+        return
+    if trainer is None or not trainer.is_ready:
+        return
+    checkpoint.asked_step = job.committed
+    run.emit(WriteCheckpoint(attempt_id=job.attempt_id, step=job.committed, reason=reason))
+
+
+def _finish_if_done(run: Pass, job: JobRecord) -> None:
+    if job.committed < job.plan.max_steps or job.checkpoint.written_step != job.committed:
+        return
+    is_evaluated = not job.evaluations and (
+        job.committed in job.evaluated or not evaluation.is_due(job, job.committed)
+    )
+    if not is_evaluated or not weights.all_synced(run, job):
+        return
+    _drop_all(run, job, keep_closing_step=False)
+    run.set_state(job, JobState.SUCCEEDED)
+    _forget(run, job)
+
+
+def _forget(run: Pass, job: JobRecord) -> None:
+    """The job is terminal: release what it holds; later events of its attempt are foreign."""
+    gangs.release_gang(run, job)
+    del run.state.jobs[job.plan.job_id]
+    del run.state.attempts[job.attempt_id]
+    run.touched.pop(job.plan.job_id, None)
+
+
+def _count_step(run: Pass, job: JobRecord) -> None:
+    batches.consume(job)
+    job.trainer_losses = 0
+    job.progress_at = run.now
+    job.blocked = None
+    job.ranks_are_old = True

@@ -1,0 +1,128 @@
+"""The order of a job's unfinished groups: class first, then the job's order, ties end in an id.
+
+Classes: evaluation, promoted (its last valid step is the one being filled), critical (the first
+`need` in the order, with hysteresis), normal. A rank is one integer that engines only compare; it is
+stable while a rollout's class and estimate are, so that few ranks travel.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from domain.ids import EVALUATION_ORDINAL_BASE
+from domain.plan import Order
+from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord
+from scheduler.core.state import Pass
+
+CRITICAL_MARGIN: Final = 0.2
+"""A group outside the critical set enters only when its estimate is better than a member's by this
+share; without it groups of nearly equal estimate would swap at every turn and lose their KV for it."""
+
+AGEING_BATCHES: Final = 4
+"""A group that is unfinished after this many batches becomes critical whatever its estimate."""
+
+EVALUATION, PROMOTED, CRITICAL, NORMAL = range(4)
+
+_VALUE_SPAN: Final = 10**12
+"""Upper bound of the value inside a class; ordinals and deciseconds stay below it."""
+
+_MEMBER_SPAN: Final = 4096
+"""Upper bound of members of a group, so that ranks of two groups never interleave."""
+
+
+def eta_s(job: JobRecord, group: GroupRecord) -> float:
+    """Estimated seconds to the end of the slowest unfinished member; 0 when only verdicts miss."""
+    return max((remaining_s(job, group, r) for r in group.rollouts if r.is_open), default=0.0)
+
+
+def remaining_s(job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> float:
+    """Estimate of one member; finished siblings outweigh the job's history."""
+    finished = [r.turn for r in group.rollouts if not r.is_open and r.turn > 0]
+    expected = round(sum(finished) / len(finished)) if finished else job.plan.expected_turns
+    return job.history.remaining_s(rollout.turn, expected)
+
+
+def need(job: JobRecord) -> int:
+    """Groups that the next batch still lacks: B less the complete ones not consumed by a step."""
+    batch = job.plan.groups_per_batch
+    filled = 0 if len(job.positions) == batch else len(job.positions)
+    waiting = sum(1 for g in job.training_groups() if g.phase is GroupPhase.COMPLETE)
+    return max(batch - filled - waiting, 0)
+
+
+def order_key(job: JobRecord, bonus: bool = False) -> Callable[[GroupRecord], tuple[float, int]]:
+    """Sort key of the job's order; with `bonus`, critical groups keep their place by a margin."""
+    order = job.plan.order
+
+    def key(group: GroupRecord) -> tuple[float, int]:
+        if order is Order.OLDEST:
+            return (0.0, group.ordinal)
+        margin = CRITICAL_MARGIN if bonus and group.is_critical else 0.0
+        if order is Order.NEAREST:
+            return (eta_s(job, group) * (1.0 - margin), group.ordinal)
+        return (-eta_s(job, group) * (1.0 + margin), group.ordinal)
+
+    return key
+
+
+def is_promoted(job: JobRecord, group: GroupRecord) -> bool:
+    """Its last valid step is the one being filled: before everything else."""
+    return group.is_training and job.last_valid_step(group) <= job.filling
+
+
+def choose_critical(job: JobRecord) -> None:
+    """Mark the first `need` unfinished groups in the job's order, and those that have waited too long."""
+    unfinished = [g for g in job.training_groups() if g.is_unfinished]
+    chosen = sorted(unfinished, key=order_key(job, bonus=True))[: need(job)]
+    ids = {group.group_id for group in chosen}
+    for group in unfinished:
+        aged = job.committed - group.opened_at_step >= AGEING_BATCHES
+        group.is_critical = aged or group.group_id in ids
+
+
+def class_of(job: JobRecord, group: GroupRecord) -> int:
+    """Rank class of a group; smaller runs first."""
+    if not group.is_training:
+        return EVALUATION
+    if is_promoted(job, group):
+        return PROMOTED
+    return CRITICAL if group.is_critical else NORMAL
+
+
+def class_of_rank(rank: int) -> int:
+    """The class that a rank was made from."""
+    return rank // (_VALUE_SPAN * _MEMBER_SPAN)
+
+
+def group_value(job: JobRecord, group: GroupRecord) -> int:
+    """Value of a group inside its class, as a whole number."""
+    if not group.is_training:
+        return group.ordinal - EVALUATION_ORDINAL_BASE
+    if job.plan.order is Order.OLDEST:
+        return group.ordinal
+    deciseconds = min(int(eta_s(job, group) * 10.0), _VALUE_SPAN - 1)
+    return deciseconds if job.plan.order is Order.NEAREST else _VALUE_SPAN - 1 - deciseconds
+
+
+def rank_group(run: Pass, job: JobRecord, group: GroupRecord) -> None:
+    """Give the open members their ranks, longest remaining first; collect those that changed."""
+    base = class_of(job, group) * _VALUE_SPAN + group_value(job, group)
+    members = sorted(
+        (r for r in group.rollouts if r.is_open),
+        key=lambda r: (-remaining_s(job, group, r), r.index),
+    )
+    for place, rollout in enumerate(members):
+        rank = base * _MEMBER_SPAN + place
+        if rank == rollout.rank:
+            continue
+        rollout.rank = rank
+        if rollout.host is not None:
+            run.ranks.setdefault(rollout.host, {})[rollout.rollout_id] = rank
+
+
+def rank_job(run: Pass, job: JobRecord) -> None:
+    """Choose the critical set anew and rank every open group."""
+    choose_critical(job)
+    for group in job.groups.values():
+        if group.phase is GroupPhase.OPEN:
+            rank_group(run, job, group)
+    job.ranks_are_old = False

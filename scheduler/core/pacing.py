@@ -1,0 +1,61 @@
+"""Pacing, not discarding: when may a job open one more training group?
+
+`accepted + open < (m + v + 1) x B` and `open < ceil(a x B)` (`scheduling.md` section 2). A committed
+step consumed exactly B complete groups, also a diverged one, so accepted = v x B + assigned + waiting
+and the first bound says: groups alive < (m + 1 - lag) x B, where `lag` is how far the newest engine is
+behind the trainer. With the lag in it every group can meet its last valid step if groups are assigned
+by last valid step (`batches.py`): nothing is ever too old in steady state.
+"""
+
+import math
+
+from domain.plan import OnNoSignal
+from scheduler.core.records import HostRecord, JobRecord
+
+
+def newest_version(engines: list[HostRecord]) -> int:
+    """Newest version that an engine serves; -1 without engines."""
+    return max((engine.version for engine in engines), default=-1)
+
+
+def alive_max(job: JobRecord, version: int) -> int:
+    """Groups that may be alive (open, waiting or assigned) if the next one is sampled with `version`."""
+    lookahead = job.plan.max_staleness + 1 - (job.committed - version)
+    steps_left = job.plan.max_steps - job.committed
+    return max(min(lookahead, steps_left), 0) * job.plan.groups_per_batch
+
+
+def open_max(job: JobRecord) -> int:
+    """Groups that may be unfinished at once: ceil(a x B)."""
+    return math.ceil(job.plan.async_ratio * job.plan.groups_per_batch)
+
+
+def may_open(job: JobRecord, version: int, now: float) -> bool:
+    """Whether the job may start one more training group on engines that serve `version`."""
+    if version < 0 or job.committed - version > 1 or _waits_for_signal(job, now):
+        return False
+    groups = job.training_groups()
+    unfinished = sum(1 for group in groups if group.is_unfinished)
+    return len(groups) < alive_max(job, version) and unfinished < open_max(job)
+
+
+def _waits_for_signal(job: JobRecord, now: float) -> bool:
+    """Under `on_no_signal: wait` one probe group at a time looks for variance."""
+    if not job.signal.is_waiting or job.plan.on_no_signal is not OnNoSignal.WAIT:
+        return False
+    probing = any(group.is_unfinished for group in job.training_groups())
+    return probing or now < job.signal.probe_after
+
+
+def next_ordinal(job: JobRecord) -> int:
+    """Take the next training ordinal: those that a checkpoint left unconsumed first, ascending."""
+    if job.unconsumed:
+        return job.unconsumed.popleft()
+    job.next_ordinal += 1
+    return job.next_ordinal - 1
+
+
+def data_position(job: JobRecord) -> tuple[int, tuple[int, ...]]:
+    """Next ordinal, and the ordinals issued but not consumed by a committed step."""
+    alive = [group.ordinal for group in job.training_groups()]
+    return job.next_ordinal, tuple(sorted({*alive, *job.unconsumed, *job.returned}))

@@ -1,0 +1,284 @@
+"""The soft state that the core folds events into: jobs, groups, rollouts, hosts.
+
+Everything here can be rebuilt from `StateRestored` and from what hosts report when they join. The
+records are plain data; the rules that change them live in the module named after each rule.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from domain.ids import AttemptId, GroupId, HostId, RolloutId
+from domain.plan import JobPlan
+from domain.policy import PolicyRef
+from domain.states import INFRASTRUCTURE_ENDS, Desired, End, HostKind, JobState, Purpose
+from scheduler.core.history import History
+
+LOST_ENDS: Final = INFRASTRUCTURE_ENDS | {End.CANCELLED}
+"""Ends whose rollouts have no trajectory that could be trained or scored."""
+
+
+class SandboxState(StrEnum):
+    """What the core knows about the sandbox of a rollout's current try."""
+
+    WANTED = "wanted"
+    ASKED = "asked"
+    READY = "ready"
+    UNKNOWN = "unknown"
+
+
+class GroupPhase(StrEnum):
+    """Where a live group stands; dropped and trained groups leave the state."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    GRADING = "grading"
+    COMPLETE = "complete"
+    ASSIGNED = "assigned"
+
+
+class HostState(StrEnum):
+    """What the core knows about a host; `expected` is a restored lease whose fate is open."""
+
+    EXPECTED = "expected"
+    JOINED = "joined"
+    REPLACING = "replacing"
+
+
+@dataclass(slots=True)
+class RolloutRecord:
+    """One member of a group. `host` is set exactly while the rollout is placed on an engine host."""
+
+    rollout_id: RolloutId
+    index: int
+    try_: int = 1
+    hop: int = 0
+    failed_tries: int = 0
+    engine_losses: int = 0
+    sandbox: SandboxState = SandboxState.WANTED
+    host: HostId | None = None
+    expected_on: HostId | None = None
+    """Restored placement whose host has neither joined nor been lost yet."""
+    is_unclaimed: bool = False
+    """Restored with a raised hop but without a named host: any engine of the attempt may hold it."""
+    turn: int = 0
+    tokens: int = 0
+    sampled_tokens: int = 0
+    tool_s: float = 0.0
+    oldest_version: int | None = None
+    end: End | None = None
+    is_closing: bool = False
+    """The core has sent its own close and waits for the answer; the rollout holds nothing."""
+    not_before: float = 0.0
+    asked_at: float = 0.0
+    progress_at: float = 0.0
+    rank: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """No close has been seen."""
+        return self.end is None
+
+    @property
+    def is_lost(self) -> bool:
+        """Ended without a trajectory that could count."""
+        return self.end in LOST_ENDS
+
+
+@dataclass(slots=True)
+class GroupRecord:
+    """The rollouts of one task. `policy_version` is the oldest version that it may be sampled with."""
+
+    group_id: GroupId
+    ordinal: int
+    purpose: Purpose
+    size: int
+    policy_version: int
+    opened_at: float
+    opened_at_step: int
+    rollouts: list[RolloutRecord]
+    phase: GroupPhase = GroupPhase.OPEN
+    node: HostId | None = None
+    engine: HostId | None = None
+    grade_epoch: int = 0
+    grade_failures: int = 0
+    grade_node: HostId | None = None
+    grade_asked_at: float = 0.0
+    usable: int = 0
+    oldest_version: int | None = None
+    mean_reward: float | None = None
+    position: int | None = None
+    staleness: int = 0
+    is_critical: bool = False
+    progress_at: float = 0.0
+
+    @property
+    def is_training(self) -> bool:
+        """Counts for pacing, need and batches."""
+        return self.purpose is Purpose.TRAIN
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Not complete yet: rollouts or verdicts are missing."""
+        return self.phase in (GroupPhase.OPEN, GroupPhase.CLOSED, GroupPhase.GRADING)
+
+    def open_rollouts(self) -> list[RolloutRecord]:
+        """Members without an end, in index order."""
+        return [rollout for rollout in self.rollouts if rollout.is_open]
+
+    def oldest_possible_version(self) -> int:
+        """Version of the oldest token that the group has or may still get."""
+        if self.oldest_version is not None:
+            return self.oldest_version
+        known = [
+            self.policy_version if rollout.oldest_version is None else rollout.oldest_version
+            for rollout in self.rollouts
+            if not rollout.is_lost
+        ]
+        return min(known, default=self.policy_version)
+
+
+@dataclass(slots=True)
+class HostRecord:
+    """One host process of the current epoch."""
+
+    host_id: HostId
+    epoch: int
+    kind: HostKind
+    attempt_id: AttemptId | None
+    state: HostState
+    slots: int = 0
+    version: int = -1
+    load: int = 0
+    """Engine: rollouts placed on it. Node: sandboxes asked of it."""
+    syncing: int | None = None
+    sync_asked_at: float = 0.0
+    sync_failures: int = 0
+    is_ready: bool = False
+    """Trainer: it restored its state and takes groups."""
+
+    @property
+    def is_live(self) -> bool:
+        """Joined and not being replaced."""
+        return self.state is HostState.JOINED
+
+
+@dataclass(slots=True)
+class Gang:
+    """What an attempt holds of the pool."""
+
+    engines: int
+    sandboxes: int
+    """Guaranteed; a job may borrow more while nobody within its guarantee waits."""
+
+
+@dataclass(slots=True)
+class EvaluationRun:
+    """One held-out evaluation of one policy version."""
+
+    step: int
+    policy: PolicyRef | None
+    opened: int = 0
+    deferring_since: float | None = None
+    """When the first engine sync began to wait for this evaluation."""
+    is_abandoned: bool = False
+
+
+@dataclass(slots=True)
+class Checkpointing:
+    """Newest checkpoint, and the one that is asked for."""
+
+    written_step: int | None = None
+    asked_step: int | None = None
+
+
+@dataclass(slots=True)
+class Signal:
+    """Run of graded training groups without reward variance."""
+
+    flat_groups: list[GroupId] = field(default_factory=list)
+    is_waiting: bool = False
+    probe_after: float = 0.0
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One active job: at most one attempt of a job is active."""
+
+    plan: JobPlan
+    generation: int
+    desired: Desired
+    state: JobState
+    arrival: int
+    """Order in which jobs wait for a gang."""
+    base_step: int
+    committed: int
+    next_ordinal: int
+    unconsumed: deque[int]
+    """Ordinals of the checkpoint that this attempt has not issued yet, ascending."""
+    returned: list[int] = field(default_factory=list)
+    """Ordinals whose groups were dropped without being consumed."""
+    policy: PolicyRef | None = None
+    groups: dict[GroupId, GroupRecord] = field(default_factory=dict)
+    positions: dict[int, GroupId] = field(default_factory=dict)
+    """Filled positions of the step being filled."""
+    is_closing_step: bool = False
+    sandboxes: int = 0
+    """Sandboxes that its rollouts hold (`holdings.py` keeps it)."""
+    wanting: dict[RolloutId, None] = field(default_factory=dict)
+    """Open rollouts whose current try has no sandbox yet."""
+    ready: dict[RolloutId, None] = field(default_factory=dict)
+    """Open rollouts with a sandbox that are on no engine host and wait for a place."""
+    gang: Gang | None = None
+    epochs: dict[HostId, int] = field(default_factory=dict)
+    """Highest epoch seen of each attempt-bound host, kept over a pause."""
+    lost_epochs: dict[HostId, int] = field(default_factory=dict)
+    """Highest epoch that was lost: nothing of it or below may join again."""
+    unsettled: dict[RolloutId, None] = field(default_factory=dict)
+    """Restored rollouts whose sandbox or placement waits for a host's snapshot or loss."""
+    evaluations: list[EvaluationRun] = field(default_factory=list)
+    evaluated: set[int] = field(default_factory=set)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    signal: Signal = field(default_factory=Signal)
+    tries: deque[bool] = field(default_factory=deque)
+    """Outcome of the last tries over three batches; True is a failure."""
+    failed_tries: int = 0
+    history: History = field(default_factory=History)
+    trainer_losses: int = 0
+    engine_losses: int = 0
+    pause_wanted: str | None = None
+    """The core's own reason to pause; the user's wish to run ends it."""
+    reason: str | None = None
+    queue_position: int | None = None
+    said_generation: int = -1
+    """Generation of the last shown state."""
+    draining_since: float = 0.0
+    is_drained: bool = False
+    blocked: str | None = None
+    blocked_noted_at: float = 0.0
+    progress_at: float = 0.0
+    ranks_are_old: bool = True
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        """The attempt that this record runs."""
+        return self.plan.attempt_id
+
+    @property
+    def filling(self) -> int:
+        """The step being filled."""
+        return self.committed + 1
+
+    @property
+    def is_running(self) -> bool:
+        """Groups may be opened and rollouts placed."""
+        return self.state is JobState.RUNNING
+
+    def training_groups(self) -> list[GroupRecord]:
+        """Live training groups in creation order."""
+        return [group for group in self.groups.values() if group.is_training]
+
+    def last_valid_step(self, group: GroupRecord) -> int:
+        """Last step that the group may enter without breaking the staleness bound."""
+        return group.oldest_possible_version() + 1 + self.plan.max_staleness

@@ -1,0 +1,219 @@
+"""A new leader's start: the state is rebuilt from Postgres, then hosts join or are lost.
+
+Until the fate of a claimed host is known, what it may hold is not placed anew: open rollouts are
+`unsettled`. `hosts.settle_fates` decides them as the snapshots and losses arrive.
+"""
+
+from collections import deque
+
+from domain.commands import ReleaseGang
+from domain.events import RestoredGroup, RestoredHost, RestoredJob, RestoredRollout, StateRestored
+from domain.ids import AttemptId, HostId, JobId, index_of, ordinal_of
+from domain.states import Desired, HostKind, JobState, Purpose
+from scheduler.core import evaluation, gangs, grading, hosts
+from scheduler.core.holdings import take_sandbox
+from scheduler.core.records import (
+    Checkpointing,
+    EvaluationRun,
+    GroupPhase,
+    GroupRecord,
+    HostRecord,
+    HostState,
+    JobRecord,
+    RolloutRecord,
+    SandboxState,
+)
+from scheduler.core.state import Pass
+
+GANG_STATES = frozenset(
+    {JobState.PROVISIONING, JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING}
+)
+"""States whose jobs hold a gang; a resuming one holds it when it has host rows."""
+
+
+def restore(run: Pass, event: StateRestored) -> None:
+    """Replace the state by what Postgres says."""
+    state = run.state
+    state.jobs.clear()
+    state.attempts.clear()
+    state.hosts.clear()
+    state.is_overcommitted = True
+    active = {job.plan.attempt_id for job in event.jobs}
+    for host in event.hosts:
+        _restore_host(run, host)
+    _release_orphans(run, event.hosts, active)
+    for restored in event.jobs:
+        rows = [h for h in event.hosts if h.attempt_id == restored.plan.attempt_id]
+        _restore_job(run, restored, rows)
+    hosts.settle_fates(run)
+    run.grants_wanted = run.queue_wanted = True
+
+
+def _restore_host(run: Pass, row: RestoredHost) -> None:
+    if row.kind is HostKind.NODE:
+        run.state.node_epochs[row.host_id] = row.epoch
+    if row.claimed:
+        run.state.hosts[row.host_id] = HostRecord(
+            host_id=row.host_id,
+            epoch=row.epoch,
+            kind=row.kind,
+            attempt_id=row.attempt_id,
+            state=HostState.EXPECTED,
+        )
+
+
+def _release_orphans(run: Pass, rows: tuple[RestoredHost, ...], active: set[AttemptId]) -> None:
+    """Hosts of attempts that are not active: their leader died before it released them."""
+    orphans = {
+        row.attempt_id: row.job_id
+        for row in rows
+        if row.attempt_id is not None and row.attempt_id not in active
+    }
+    for attempt_id, job_id in sorted(orphans.items()):
+        run.emit(ReleaseGang(job_id=job_id or JobId(""), attempt_id=attempt_id))
+    for row in rows:
+        if row.attempt_id in orphans:
+            run.state.hosts.pop(row.host_id, None)
+
+
+def _restore_job(run: Pass, restored: RestoredJob, rows: list[RestoredHost]) -> None:
+    plan = restored.plan
+    run.state.arrivals += 1
+    observed = restored.observed_generation
+    job = JobRecord(
+        plan=plan,
+        generation=restored.generation,
+        desired=restored.desired,
+        state=restored.state,
+        arrival=run.state.arrivals,
+        base_step=restored.base_step,
+        committed=restored.committed_step,
+        next_ordinal=restored.next_ordinal,
+        unconsumed=deque(sorted(restored.unconsumed)),
+        policy=restored.policy,
+        epochs={row.host_id: row.epoch for row in rows},
+        evaluated=set(restored.evaluated_steps),
+        checkpoint=Checkpointing(
+            written_step=restored.checkpoint_step or restored.base_step or None
+        ),
+        reason=restored.reason,
+        said_generation=restored.generation if observed is None else observed,
+        draining_since=run.now,
+        progress_at=run.now,
+    )
+    run.state.jobs[plan.job_id] = job
+    run.state.attempts[plan.attempt_id] = job
+    if job.state is JobState.VALIDATING:
+        job.state = JobState.QUEUED
+    _keep_own_pause(job)
+    _restore_gang(run, job, rows)
+    for group in restored.groups:
+        _restore_group(run, job, group)
+    _restore_evaluations(job, restored.groups)
+    run.touch(job)
+
+
+def _keep_own_pause(job: JobRecord) -> None:
+    """A pause that the user did not ask for is the core's own; its reason tells."""
+    is_pause = job.state in (JobState.PAUSING, JobState.PAUSED)
+    is_answered = job.said_generation >= job.generation
+    if is_pause and job.desired is Desired.RUN and is_answered:
+        job.pause_wanted = job.reason
+
+
+def _restore_gang(run: Pass, job: JobRecord, rows: list[RestoredHost]) -> None:
+    engines = sum(1 for row in rows if row.kind is HostKind.ENGINE)
+    is_resumed = job.state is JobState.RESUMING and bool(rows)
+    if job.state in GANG_STATES or is_resumed:
+        gangs.take_gang(run.state, job, engines or job.plan.engines_min)
+        if job.state not in (JobState.PAUSING, JobState.CANCELLING):
+            gangs.emit_grant(run, job)
+    elif rows:
+        gangs.release_gang(run, job)
+
+
+def _restore_group(run: Pass, job: JobRecord, row: RestoredGroup) -> None:
+    group = GroupRecord(
+        group_id=row.group_id,
+        ordinal=ordinal_of(row.group_id),
+        purpose=row.purpose,
+        size=row.size,
+        policy_version=row.policy_version,
+        opened_at=run.now,
+        opened_at_step=job.committed,
+        rollouts=[_rollout(run, member) for member in _members(row)],
+        grade_epoch=row.grade_epoch,
+        progress_at=run.now,
+    )
+    assert [r.index for r in group.rollouts] == list(range(row.size)), row.group_id
+    job.groups[group.group_id] = group
+    if row.assigned_position is not None and row.graded is not None:
+        group.phase, group.position = GroupPhase.ASSIGNED, row.assigned_position
+        group.usable, group.oldest_version = row.graded.usable, row.graded.oldest_version
+        group.staleness = max(job.committed - group.oldest_possible_version(), 0)
+        job.positions[row.assigned_position] = group.group_id
+        return
+    if row.closed:
+        group.phase = GroupPhase.CLOSED
+    if row.graded is not None:
+        grading.accept_grade(run, job, group, row.graded)
+        return
+    for rollout, source in zip(group.rollouts, _members(row), strict=True):
+        if rollout.is_open:
+            _restore_holdings(run, job, (group, rollout), source)
+
+
+def _members(row: RestoredGroup) -> list[RestoredRollout]:
+    return sorted(row.rollouts, key=lambda rollout: rollout.rollout_id)
+
+
+def _rollout(run: Pass, row: RestoredRollout) -> RolloutRecord:
+    return RolloutRecord(
+        rollout_id=row.rollout_id,
+        index=index_of(row.rollout_id),
+        try_=row.try_,
+        hop=row.hop,
+        failed_tries=row.failed_tries,
+        turn=row.turns,
+        tokens=row.tokens,
+        sampled_tokens=row.sampled_tokens,
+        oldest_version=row.oldest_version,
+        end=row.closed_end,
+        progress_at=run.now,
+    )
+
+
+def _restore_holdings(
+    run: Pass, job: JobRecord, member: tuple[GroupRecord, RolloutRecord], row: RestoredRollout
+) -> None:
+    """What the current try may hold is unknown until the claimed hosts have spoken."""
+    group, rollout = member
+    job.wanting[rollout.rollout_id] = None
+    if job.gang is None:
+        return
+    if any(True for _ in run.state.expected_hosts(HostKind.NODE, None)):
+        take_sandbox(run.state, job, group, rollout, SandboxState.UNKNOWN)
+        job.unsettled[rollout.rollout_id] = None
+    engines = {h.host_id for h in run.state.expected_hosts(HostKind.ENGINE, job.attempt_id)}
+    if row.hop > 0 and engines:
+        rollout.expected_on = _expected(row.host_id, engines)
+        rollout.is_unclaimed = row.host_id is None
+        job.unsettled[rollout.rollout_id] = None
+
+
+def _expected(host: HostId | None, engines: set[HostId]) -> HostId | None:
+    return host if host in engines else None
+
+
+def _restore_evaluations(job: JobRecord, rows: tuple[RestoredGroup, ...]) -> None:
+    """Evaluations that have groups go on; the newest policy's begins if it is due."""
+    opened: dict[int, int] = {}
+    for row in rows:
+        step = row.policy_version
+        if row.purpose is Purpose.EVALUATION and step not in job.evaluated:
+            place = ordinal_of(row.group_id) - evaluation.first_ordinal(step)
+            opened[step] = max(opened.get(step, 0), place + 1)
+    for step in sorted(opened):
+        job.evaluations.append(EvaluationRun(step=step, policy=None, opened=opened[step]))
+    if job.policy is not None:
+        evaluation.begin_due(job, job.policy)

@@ -1,0 +1,131 @@
+"""The whole soft state, and one pass over it.
+
+A `Pass` is one call of `step`: the state, the time, and the commands so far. Rules receive it, change
+records through it and append commands; nothing of a pass survives it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from domain.commands import Command, SetJobState, SetRanks
+from domain.ids import AttemptId, GroupId, HostId, JobId, RolloutId, attempt_of, group_of, index_of
+from domain.plan import Pool
+from domain.states import HostKind, JobState, move
+from scheduler.core.records import GroupRecord, HostRecord, HostState, JobRecord, RolloutRecord
+
+
+@dataclass(slots=True)
+class State:
+    """Jobs, hosts, and the counters that capacity is decided on."""
+
+    pool: Pool
+    jobs: dict[JobId, JobRecord] = field(default_factory=dict)
+    attempts: dict[AttemptId, JobRecord] = field(default_factory=dict)
+    hosts: dict[HostId, HostRecord] = field(default_factory=dict)
+    node_epochs: dict[HostId, int] = field(default_factory=dict)
+    """Highest epoch seen of each node, kept after its loss."""
+    lost_nodes: dict[HostId, int] = field(default_factory=dict)
+    """Highest epoch of each node that was lost."""
+    is_overcommitted: bool = False
+    """After a restart nodes may report more sandboxes than the reserve leaves; no more are granted."""
+    arrivals: int = 0
+
+    def job_of(self, attempt: AttemptId | None) -> JobRecord | None:
+        """The active job that runs this attempt."""
+        return None if attempt is None else self.attempts.get(attempt)
+
+    def find_group(self, group: GroupId) -> tuple[JobRecord, GroupRecord] | None:
+        """A live group with its job."""
+        job = self.attempts.get(attempt_of(group))
+        record = None if job is None else job.groups.get(group)
+        return None if job is None or record is None else (job, record)
+
+    def find_rollout(
+        self, rollout: RolloutId
+    ) -> tuple[JobRecord, GroupRecord, RolloutRecord] | None:
+        """A member of a live group, with its group and job."""
+        found = self.find_group(group_of(rollout))
+        if found is None or not 0 <= index_of(rollout) < len(found[1].rollouts):
+            return None
+        return (*found, found[1].rollouts[index_of(rollout)])
+
+    def nodes(self) -> list[HostRecord]:
+        """Live sandbox node agents, by id."""
+        found = [h for h in self.hosts.values() if h.kind is HostKind.NODE and h.is_live]
+        return sorted(found, key=lambda host: host.host_id)
+
+    def engines_of(self, job: JobRecord) -> list[HostRecord]:
+        """Live engine hosts of the job's attempt, by id."""
+        known = (self.hosts.get(host_id) for host_id in job.epochs)
+        found = [h for h in known if h is not None and h.kind is HostKind.ENGINE and h.is_live]
+        return sorted(found, key=lambda host: host.host_id)
+
+    def trainer_of(self, job: JobRecord) -> HostRecord | None:
+        """The live trainer host of the job's attempt."""
+        for host_id in job.epochs:
+            host = self.hosts.get(host_id)
+            if host is not None and host.kind is HostKind.TRAINER and host.is_live:
+                return host
+        return None
+
+    def expected_hosts(self, kind: HostKind, attempt: AttemptId | None) -> Iterator[HostRecord]:
+        """Restored hosts of this kind whose fate is still open."""
+        for host in self.hosts.values():
+            is_meant = kind is HostKind.NODE or host.attempt_id == attempt
+            if host.kind is kind and host.state is HostState.EXPECTED and is_meant:
+                yield host
+
+
+@dataclass(slots=True)
+class Pass:
+    """One call of `step`."""
+
+    state: State
+    now: float
+    commands: list[Command] = field(default_factory=list)
+    touched: dict[JobId, None] = field(default_factory=dict)
+    """Jobs to settle in this pass, in the order in which they were touched."""
+    grants_wanted: bool = False
+    """Sandboxes or nodes changed: every running job may open groups."""
+    queue_wanted: bool = False
+    """The pool or the queue changed."""
+    current: JobId | None = None
+    """The job that is being handled, named when an assertion fails."""
+    ranks: dict[HostId, dict[RolloutId, int]] = field(default_factory=dict)
+
+    def emit(self, command: Command) -> None:
+        """Append a command; commands are executed in this order."""
+        self.commands.append(command)
+
+    def touch(self, job: JobRecord) -> None:
+        """Settle this job before the pass ends."""
+        self.touched[job.plan.job_id] = None
+
+    def set_state(self, job: JobRecord, target: JobState, reason: str | None = None) -> None:
+        """Move a job by the table of legal moves and say so."""
+        job.state = move(job.state, target)
+        job.reason = reason
+        job.queue_position = None
+        self.say_state(job)
+
+    def say_state(self, job: JobRecord) -> None:
+        """Show the job's present state, reason and queue position."""
+        job.said_generation = job.generation
+        self.emit(
+            SetJobState(
+                job_id=job.plan.job_id,
+                state=job.state,
+                observed_generation=job.generation,
+                reason=job.reason,
+                queue_position=job.queue_position,
+            )
+        )
+
+    def flush_ranks(self) -> None:
+        """Emit one `SetRanks` for each engine whose rollouts changed rank."""
+        for host_id in sorted(self.ranks):
+            host = self.state.hosts.get(host_id)
+            if host is not None and host.is_live:
+                ranks = tuple(sorted(self.ranks[host_id].items()))
+                self.emit(SetRanks(host_id=host_id, epoch=host.epoch, ranks=ranks))
+        self.ranks.clear()
