@@ -1,7 +1,7 @@
 """Small models and payloads with defaults, for tests of the trainer."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -9,8 +9,11 @@ from domain.ids import AttemptId, GroupId, TaskId, group_id, rollout_id
 from domain.trajectory import GroupPayload, Segment, TrainRollout
 from workers.models.config import ModelConfig
 from workers.models.decoder import Decoder
+from workers.models.folder import builtin_path, read_folder
 from workers.trainer.accumulate import Objective
+from workers.trainer.config import TrainSpec, read_spec
 from workers.trainer.losses import Clip
+from workers.trainer.step import Closed, Learner
 
 ATTEMPT = AttemptId("att_01k0000000000000000000test")
 
@@ -86,3 +89,37 @@ def two_members(lengths: tuple[int, int], advantages: tuple[float, float]) -> Gr
         for i, (length, advantage) in enumerate(zip(lengths, advantages, strict=True))
     )
     return GroupPayload(name, TaskId("t0"), 2, members)
+
+
+SPEC: Mapping[str, object] = {
+    "seed": 3,
+    "model": {"base": "tiny-calc"},
+    "rollout": {"groups_per_batch": 2, "group_size": 8, "sampling": {"temperature": 1.0}},
+    "algorithm": {"loss": {"type": "dapo", "clip_low": 0.2, "clip_high": 0.28}},
+    "optimizer": {"type": "adamw", "lr": 1e-3, "warmup_steps": 4, "weight_decay": 0.01},
+    "checkpoints": {"every_steps": 5, "keep_last": 2},
+    "on_divergence": "stop",
+}
+"""A normalised job spec, with fields in it that are not the trainer's."""
+
+
+def spec(**changes: object) -> TrainSpec:
+    """The trainer's part of SPEC, top-level sections replaced."""
+    return read_spec({**SPEC, **changes})
+
+
+def learner(**changes: object) -> Learner:
+    """A learner of the built-in model."""
+    return Learner(read_folder(builtin_path("tiny-calc")), spec(**changes), torch.device("cpu"))
+
+
+def train(one: Learner, steps: int, batch: int = 2) -> list[Closed]:
+    """Close `steps` steps; the groups of a step depend on its number alone."""
+    closed = []
+    for _ in range(steps):
+        step = one.step + 1
+        for position in range(batch):
+            versions = (step - 1, max(step - 2, 0))
+            one.add(group(step * 10 + position, members=4, versions=versions))
+        closed.append(one.close())
+    return closed
