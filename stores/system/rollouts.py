@@ -1,35 +1,23 @@
-"""What a rollout host reads and writes: its job, the newest policy, and the close of a rollout.
+"""What a rollout host reads and writes: its job, and the close of a rollout.
 
 A close locks the group before the rollout, the order in which groups are dropped, so that the two
-never wait for each other. `DatabaseAway` is the only outside failure that callers see.
+never wait for each other.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.errors import NotFound, VenusError
+from domain.errors import NotFound
 from domain.ids import AttemptId, GroupId, JobId, OrganizationId, RolloutId
-from domain.policy import PolicyRef
 from domain.states import End
 from stores import tables as t
 from stores.system.coordination import lower_open
-from stores.unit_of_work import Database, Fence
 
-group, rollout, step = t.rollout_group, t.rollout, t.train_step
-
-
-class DatabaseAway(VenusError):
-    """Postgres cannot be reached or gave up on the transaction; the same call may be made again."""
-
-    code = "database_away"
+group, rollout = t.rollout_group, t.rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +27,8 @@ class HostedJob:
     job_id: JobId
     organization_id: OrganizationId
     spec: dict[str, object]
+    manifests: tuple[dict[str, object], ...]
+    """`venus.toml` of each environment, in the order of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +58,39 @@ class CloseOutcome(StrEnum):
     LOST = "lost"
 
 
-@asynccontextmanager
-async def transaction(database: Database, fence: Fence | None) -> AsyncIterator[AsyncConnection]:
-    """`Database.begin` with outside failures as `DatabaseAway`."""
-    try:
-        async with database.begin(fence) as connection:
-            yield connection
-    except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
-        raise DatabaseAway(f"{type(error).__name__}: {error}") from error
-
-
 async def job_of(connection: AsyncConnection, attempt: AttemptId) -> HostedJob:
     """The attempt's job; `NotFound` when it was deleted."""
     query = (
-        select(t.job.c.id, t.job.c.organization_id, t.job.c.spec)
+        select(t.job.c.id, t.job.c.organization_id, t.job.c.project_id, t.job.c.spec)
         .join(t.attempt, t.attempt.c.job_id == t.job.c.id)
         .where(t.attempt.c.id == attempt)
     )
     row = (await connection.execute(query)).first()
     if row is None:
         raise NotFound(f"no job has attempt {attempt}")
-    return HostedJob(JobId(row.id), OrganizationId(row.organization_id), dict(row.spec))
-
-
-async def newest_policy(connection: AsyncConnection, attempt: AttemptId) -> PolicyRef | None:
-    """The policy of the attempt's last committed step; None before its trainer has started."""
-    query = select(step).where(step.c.attempt_id == attempt).order_by(step.c.step.desc()).limit(1)
-    row = (await connection.execute(query)).first()
-    if row is None:
-        return None
-    return PolicyRef(
-        attempt_id=attempt,
-        version=row.step,
-        weights_sha=row.weights_sha,
-        uri=row.weights_uri,
-        probe_uri=row.probe_uri,
-        trainer_epoch=row.epoch,
+    refs = [str(one["ref"]) for one in row.spec["environments"]]
+    manifests = [await _manifest(connection, row.project_id, ref) for ref in refs]
+    return HostedJob(
+        JobId(row.id), OrganizationId(row.organization_id), dict(row.spec), tuple(manifests)
     )
+
+
+async def _manifest(connection: AsyncConnection, project_id: str, ref: str) -> dict[str, object]:
+    name, _, version = ref.partition("@")
+    versions, environments = t.environment_version, t.environment
+    query = (
+        select(versions.c.manifest)
+        .join(environments, environments.c.id == versions.c.environment_id)
+        .where(
+            environments.c.project_id == project_id,
+            environments.c.name == name,
+            versions.c.version == int(version),
+        )
+    )
+    manifest = (await connection.execute(query)).scalar_one_or_none()
+    if manifest is None:
+        raise NotFound(f"no environment {ref}")
+    return dict(manifest)
 
 
 async def close_rollout(connection: AsyncConnection, ended: RolloutEnd) -> CloseOutcome:

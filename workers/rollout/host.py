@@ -1,0 +1,247 @@
+"""The rollout host: holds placements, runs one turn loop each, answers the leader's frames.
+
+    leader --frames--> on_frame --+-> Place, Ranks, Forget   acted on at once
+                                  +-> Sync                   one task, newest order first
+    each rollout: TurnLoop.run -> Closer.close -> RolloutClosed | TryFailed to the leader
+
+Invariants: at most one task per rollout, that of its highest hop; a rollout is in `held` until its
+close is committed or its failure reported; a hop seen once is never run again. Any fault of the
+engine or of this code ends the process with a cause: the journal lives on at the node agent.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from domain.events import HeldRollout, TryFailed
+from domain.ids import AttemptId, HostId, OrganizationId, RolloutId
+from domain.states import HostKind
+from domain.wire import Forget, HostSnapshot, Place, Ranks, Sync
+from infra import failpoints
+from infra.clock import Clock
+from infra.logging import get_logger
+from stores.blobs import Blobs
+from workers.models.chat import ChatFormat
+from workers.rollout import seams
+from workers.rollout.agent_client import AgentPool
+from workers.rollout.closing import Closer
+from workers.rollout.figures import Figures
+from workers.rollout.job_spec import JobSpec, limits_of
+from workers.rollout.outcomes import Superseded, TryEnded
+from workers.rollout.ports import Engine
+from workers.rollout.turn_loop import LoopPorts, RolloutPlan, TurnLoop
+from workers.rollout.weights import VersionGate, WeightSync
+
+HOPS_MAX: Final = 100_000
+"""Remembered hops; the oldest are forgotten, long after any late frame of theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostIdentity:
+    """Who this host is and for whom it works."""
+
+    host_id: HostId
+    epoch: int
+    attempt_id: AttemptId
+    organization_id: OrganizationId
+
+
+@dataclass(frozen=True, slots=True)
+class HostPorts:
+    """What the host works with. `emit` sends to the leader, or drops while none is connected."""
+
+    engine: Engine
+    chat: ChatFormat
+    agents: AgentPool
+    closer: Closer
+    blobs: Blobs
+    clock: Clock
+    emit: Callable[[object], None]
+    set_mode: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """Where fetched weights lie, and how long a sync may take in each of its two parts."""
+
+    folder: Path
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Held:
+    """A placement that runs."""
+
+    place: Place
+    loop: TurnLoop
+    task: asyncio.Task[None] = field(init=False)
+
+
+class RolloutHost:
+    """All state lives in one asyncio loop; methods that do not wait are safe from anywhere in it."""
+
+    def __init__(
+        self, identity: HostIdentity, spec: JobSpec, ports: HostPorts, sync_plan: SyncPlan
+    ) -> None:
+        self._identity = identity
+        self._spec = spec
+        self._ports = ports
+        self._held: dict[RolloutId, Held] = {}
+        self._hops: dict[RolloutId, int] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._log = get_logger().bind(host_id=identity.host_id, epoch=identity.epoch)
+        self.counts: Counter[str] = Counter()
+        self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Set to the exception that must end the process."""
+        gate = VersionGate(ports.engine)
+        self._loop_ports = LoopPorts(ports.engine, gate, ports.chat, ports.clock, ports.emit)
+        self.sync = WeightSync(
+            ports.engine,
+            gate,
+            ports.blobs,
+            host_id=identity.host_id,
+            epoch=identity.epoch,
+            folder=sync_plan.folder,
+            clock=ports.clock,
+            deadline_s=sync_plan.deadline_s,
+            emit=ports.emit,
+            has_other_pins=self._has_other_pins,
+            set_mode=ports.set_mode,
+        )
+        self._figures = Figures(ports.engine, ports.clock)
+        self._syncing = asyncio.create_task(self.sync.run())
+        self._syncing.add_done_callback(self._check)
+
+    def snapshot(self) -> HostSnapshot:
+        """All that this host holds, rollouts that wait for Postgres included."""
+        info = self._ports.engine.info()
+        return HostSnapshot(
+            host_id=self._identity.host_id,
+            epoch=self._identity.epoch,
+            kind=HostKind.ENGINE,
+            attempt_id=self._identity.attempt_id,
+            slots=info.slots,
+            held=tuple(
+                HeldRollout(p.rollout_id, p.try_, p.hop, held.loop.episode.turns)
+                for held in self._held.values()
+                for p in (held.place,)
+            ),
+            policy_version=info.version,
+        )
+
+    def figures(self) -> dict[str, float]:
+        """Figures of each heartbeat."""
+        counts = {f"rollouts_{name}": float(count) for name, count in self.counts.items()}
+        return self._figures.read() | counts | {"held": float(len(self._held))}
+
+    def on_frame(self, frame: object) -> None:
+        """Act on one frame of the leader; never waits."""
+        match frame:
+            case Place():
+                self._place(frame)
+            case Ranks(ranks=ranks):
+                self._rank(dict(ranks))
+            case Forget(rollout_id=rollout_id, hop=hop):
+                self._forget(rollout_id, hop)
+            case Sync(policy=policy):
+                self.sync.order(policy)
+            case _:
+                self.counts["unknown_frames"] += 1
+                self._log.warning("frame.unexpected", kind=type(frame).__name__)
+
+    async def close(self) -> None:
+        """Stop every task and wait for them."""
+        for rollout_id in list(self._held):
+            self._drop(rollout_id)
+        self._syncing.cancel()
+        await asyncio.gather(self._syncing, *self._stopping, return_exceptions=True)
+
+    def _place(self, place: Place) -> None:
+        floor = self._hops.get(place.rollout_id, -1)
+        if place.hop <= floor:
+            # The same hop again is a repeated command, a lower one comes from the past.
+            self.counts["refused" if place.hop < floor else "repeated"] += 1
+            return
+        self._remember(place.rollout_id, place.hop)
+        self._drop(place.rollout_id)
+        limits = limits_of(self._spec, self._ports.engine.info().context_tokens, place.evaluation)
+        plan = RolloutPlan(
+            self._identity.organization_id, self._spec.sampling(place.evaluation), limits
+        )
+        agent = self._ports.agents.client(place.node_address, place.node_key)
+        held = Held(place, TurnLoop(place, plan, agent, self._loop_ports))
+        self._held[place.rollout_id] = held
+        held.task = asyncio.create_task(self._run(held))
+        held.task.add_done_callback(self._check)
+
+    async def _run(self, held: Held) -> None:
+        place, ports = held.place, self._ports
+        agent = ports.agents.client(place.node_address, place.node_key)
+        try:
+            ending = await held.loop.run()
+            closed = await ports.closer.close(place, held.loop.episode, ending, agent)
+        except TryEnded as failed:
+            self.counts["failed"] += 1
+            self._release(held)
+            ports.emit(TryFailed(place.rollout_id, place.try_, place.hop, failed.end, failed.cause))
+            return
+        except Superseded:
+            self.counts["superseded"] += 1
+            self._release(held)
+            return
+        self.counts["closed"] += 1
+        self.counts["drift"] += held.loop.episode.drift
+        self._release(held)
+        if not failpoints.hit(seams.CLOSED):
+            ports.emit(closed)
+
+    def _rank(self, ranks: dict[RolloutId, int]) -> None:
+        for rollout_id, rank in ranks.items():
+            held = self._held.get(rollout_id)
+            if held is not None:
+                held.loop.rank = rank
+        self._ports.engine.set_rank({r: float(rank) for r, rank in ranks.items()})
+
+    def _forget(self, rollout_id: RolloutId, hop: int) -> None:
+        if hop > self._hops.get(rollout_id, -1):
+            self._remember(rollout_id, hop)
+        held = self._held.get(rollout_id)
+        if held is not None and held.place.hop <= hop:
+            self.counts["forgotten"] += 1
+            self._drop(rollout_id)
+
+    def _drop(self, rollout_id: RolloutId) -> None:
+        """Abort a placement at once; its task ends by itself."""
+        held = self._held.get(rollout_id)
+        if held is None:
+            return
+        self._release(held)
+        held.task.cancel()
+        self._stopping.add(held.task)
+        held.task.add_done_callback(self._stopping.discard)
+
+    def _release(self, held: Held) -> None:
+        if self._held.get(held.place.rollout_id) is held:
+            del self._held[held.place.rollout_id]
+            self._ports.engine.release(held.place.rollout_id)
+
+    def _remember(self, rollout_id: RolloutId, hop: int) -> None:
+        self._hops.pop(rollout_id, None)
+        self._hops[rollout_id] = hop
+        if len(self._hops) > HOPS_MAX:
+            del self._hops[next(iter(self._hops))]
+
+    def _has_other_pins(self, version: int) -> bool:
+        places = (held.place for held in self._held.values())
+        return any(p.evaluation and p.pinned_version != version for p in places)
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        """An exception that no rollout accounts for ends the process, with itself as the cause."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not self.fault.done():
+            self.fault.set_exception(error)

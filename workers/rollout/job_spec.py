@@ -1,0 +1,160 @@
+"""The part of a job's normalised spec that a rollout host obeys."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from domain.engine import Sampling
+from infra.codec import convert
+
+MAX_TURNS_DEFAULT: Final = 16
+"""Of an environment that names no limit; the same number as in `environments/manifest.py`."""
+
+WALL_S_DEFAULT: Final = 600.0
+"""Of an environment that names no limit; the same number as in `environments/manifest.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """`model`: the base's registry name and a context shorter than the model's, if wanted."""
+
+    base: str
+    context_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """One entry of `environments`; None means that the environment's own limit holds."""
+
+    max_turns: int | None = None
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """`rollout.sampling`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens_per_turn: int = 2048
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSamplingSpec:
+    """`evaluation.sampling`: what it leaves out is as in training."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens_per_turn: int | None = None
+    stop: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSpec:
+    """`evaluation`."""
+
+    sampling: EvaluationSamplingSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSpec:
+    """`rollout`; `max_tokens` bounds the sampled tokens of a whole rollout."""
+
+    sampling: SamplingSpec = field(default_factory=SamplingSpec)
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What is read; every other field of the spec is somebody else's."""
+
+    model: ModelSpec
+    environments: tuple[EnvironmentSpec, ...]
+    rollout: RolloutSpec = field(default_factory=RolloutSpec)
+    evaluation: EvaluationSpec | None = None
+
+    def sampling(self, is_evaluation: bool) -> SamplingSpec:
+        """How a training or an evaluation rollout samples."""
+        base = self.rollout.sampling
+        other = self.evaluation.sampling if self.evaluation is not None else None
+        if not is_evaluation or other is None:
+            return base
+        return SamplingSpec(
+            temperature=base.temperature if other.temperature is None else other.temperature,
+            top_p=base.top_p if other.top_p is None else other.top_p,
+            max_tokens_per_turn=other.max_tokens_per_turn or base.max_tokens_per_turn,
+            stop=base.stop if other.stop is None else other.stop,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLimits:
+    """What bounds one rollout. `context_tokens` holds prompt and everything still to be sampled."""
+
+    context_tokens: int
+    max_turns: int
+    max_tokens_per_turn: int
+    max_tokens: int | None
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    max_turns: int = MAX_TURNS_DEFAULT
+    wall_s: float = WALL_S_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    limits: _Limits = field(default_factory=_Limits)
+
+
+def read_spec(spec: object, manifests: Sequence[object], context_tokens_max: int) -> JobSpec:
+    """Read a `job.spec` column; limits that it leaves to an environment come from its manifest.
+
+    `context_tokens_max` is the installation's. Raises msgspec.ValidationError for what the gateway
+    let pass.
+    """
+    read = convert(spec, JobSpec)
+    pairs = zip(read.environments, manifests, strict=True)
+    context = min(read.model.context_tokens or context_tokens_max, context_tokens_max)
+    return replace(
+        read,
+        model=replace(read.model, context_tokens=context),
+        environments=tuple(_resolved(one, of) for one, of in pairs),
+    )
+
+
+def _resolved(environment: EnvironmentSpec, manifest: object) -> EnvironmentSpec:
+    own = convert(manifest, _Manifest).limits
+    return EnvironmentSpec(
+        max_turns=environment.max_turns or own.max_turns,
+        wall_s=environment.wall_s or own.wall_s,
+    )
+
+
+def limits_of(spec: JobSpec, context_tokens: int, is_evaluation: bool) -> RolloutLimits:
+    """Limits of a rollout on an engine whose context is `context_tokens`."""
+    environment = spec.environments[0]
+    return RolloutLimits(
+        context_tokens=min(context_tokens, spec.model.context_tokens or context_tokens),
+        max_turns=environment.max_turns or MAX_TURNS_DEFAULT,
+        max_tokens_per_turn=spec.sampling(is_evaluation).max_tokens_per_turn,
+        max_tokens=spec.rollout.max_tokens,
+        wall_s=environment.wall_s or WALL_S_DEFAULT,
+    )
+
+
+def sampling_of(
+    spec: SamplingSpec, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]
+) -> Sampling:
+    """The engine's form of one turn's sampling."""
+    return Sampling(
+        max_tokens=max_tokens,
+        temperature=spec.temperature,
+        top_p=spec.top_p,
+        seed=seed,
+        stop_token_ids=stop_token_ids,
+        stop=spec.stop,
+    )

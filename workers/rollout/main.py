@@ -1,0 +1,163 @@
+"""Entry of an engine host's process: engine, host and link of one job attempt, under a keeper."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from domain.errors import FencedOut, StoreUnavailable
+from domain.ids import AttemptId
+from domain.policy import PolicyRef
+from infra.clock import SystemClock
+from infra.host_process import HostContext, run_host
+from infra.link import LeaderLink
+from infra.logging import get_logger
+from infra.settings import Limits
+from stores.blobs import Blobs
+from stores.system.jobs import newest_step
+from stores.system.leadership import find_leader
+from stores.system.rollouts import HostedJob, job_of
+from stores.unit_of_work import Database, HostFence
+from workers.models.folder import ModelFolder, builtin_path, read_folder
+from workers.rollout.agent_client import AgentPool
+from workers.rollout.closing import Closer
+from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
+from workers.rollout.figures import EngineWatch
+from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
+from workers.rollout.job_spec import read_spec
+from workers.rollout.outcomes import EngineFault
+from workers.rollout.ports import Engine
+from workers.rollout.weights import SyncRefused
+
+ROWS_PER_SLOT: Final = 3
+"""Cache rows beside the running ones hold keys of rollouts whose tools run."""
+
+SYNC_SHARE: Final = 0.4
+"""Each of a sync's two parts ends within this share of what the keeper grants to a sync."""
+
+READ_TRIES: Final = 20
+"""Reads of the job while Postgres restarts, a second apart; then another host may try."""
+
+WATCH_S: Final = 1.0
+"""How often the engine's progress is looked at; its bound is several seconds at least."""
+
+
+async def serve(context: HostContext) -> None:
+    """Be the engine host until the lease ends; an unexpected end is a fault with a cause."""
+    attempt_id = context.birth.attempt_id
+    if attempt_id is None:
+        raise context.fault("an engine host without an attempt")
+    settings, clock = context.settings, SystemClock()
+    database = Database(settings.database_url)
+    blobs = Blobs(settings.object_store_url)
+    job, policy = await _read(database, attempt_id)
+    spec = read_spec(job.spec, job.manifests, settings.limits.context_tokens)
+    folder = read_folder(builtin_path(spec.model.base))
+    engine = await asyncio.to_thread(make_engine, spec.model.base, folder, settings.limits)
+    agents = AgentPool(context.host_id, context.epoch, clock)
+    fence = HostFence(context.host_id, context.epoch)
+    link = LeaderLink(
+        context.host_id,
+        context.epoch,
+        context.birth.key,
+        find_leader=lambda: find_leader(settings.database_url),
+        snapshot=lambda: host.snapshot(),
+        on_frame=lambda frame: host.on_frame(frame),
+        figures=lambda: host.figures(),
+    )
+
+    def set_mode(mode: str) -> None:
+        context.mode = mode
+
+    host = RolloutHost(
+        HostIdentity(context.host_id, context.epoch, attempt_id, job.organization_id),
+        spec,
+        HostPorts(
+            engine=engine,
+            chat=folder.chat,
+            agents=agents,
+            closer=Closer(database, fence, blobs, job.job_id, clock),
+            blobs=blobs,
+            clock=clock,
+            emit=link.send,
+            set_mode=set_mode,
+        ),
+        SyncPlan(
+            scratch_folder(settings.home, context),
+            settings.intervals.progress_sync_s * SYNC_SHARE,
+        ),
+    )
+    watch = EngineWatch(engine, clock, settings.intervals.progress_decode_s)
+    try:
+        await _start_policy(host, policy)
+        context.mode = "decode"
+        await _until_over(context, host, link, watch)
+    finally:
+        await host.close()
+        await agents.close()
+        await engine.close()
+        await database.close()
+
+
+def make_engine(name: str, folder: ModelFolder, limits: Limits) -> Engine:
+    """The embedded engine with the model's base weights, which are no policy of the attempt yet."""
+    rows = max(limits.engine_slots, min(limits.kv_pages, ROWS_PER_SLOT * limits.engine_slots))
+    return EmbeddedEngine(name, folder, EngineLimits(limits.engine_slots, rows), version=-1)
+
+
+def scratch_folder(home: Path, context: HostContext) -> Path:
+    """Where this epoch's fetched weights lie; what earlier epochs left is removed."""
+    parent = home / "hosts" / context.host_id
+    shutil.rmtree(parent, ignore_errors=True)
+    return parent / f"e{context.epoch}"
+
+
+async def _read(database: Database, attempt_id: AttemptId) -> tuple[HostedJob, PolicyRef | None]:
+    for remaining in reversed(range(READ_TRIES)):
+        try:
+            async with database.begin() as connection:
+                job = await job_of(connection, attempt_id)
+                newest = await newest_step(connection, attempt_id)
+                return job, None if newest is None else newest.policy
+        except StoreUnavailable:
+            if not remaining:
+                raise
+            await asyncio.sleep(1.0)
+    raise AssertionError("the last try returns or raises")
+
+
+async def _start_policy(host: RolloutHost, policy: PolicyRef | None) -> None:
+    """Begin with the newest committed policy; if it cannot be had, the leader orders it anew."""
+    if policy is None:
+        return
+    try:
+        await host.sync.bring(policy)
+    except SyncRefused as refused:
+        get_logger().warning("sync.failed", version=policy.version, cause=str(refused))
+
+
+async def _until_over(
+    context: HostContext, host: RolloutHost, link: LeaderLink, watch: EngineWatch
+) -> None:
+    async def look() -> None:
+        while True:
+            watch.check()
+            await asyncio.sleep(WATCH_S)
+
+    tasks = [asyncio.create_task(link.run()), asyncio.create_task(look())]
+    stopped = asyncio.create_task(context.stopping.wait())
+    ends: set[asyncio.Future[Any]] = {*tasks, stopped, host.fault}
+    try:
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+    except (EngineFault, FencedOut) as error:
+        raise context.fault(f"{type(error).__name__}: {error}") from error
+    finally:
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    run_host(serve)
