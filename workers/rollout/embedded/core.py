@@ -30,9 +30,9 @@ from domain.ids import RolloutId
 from workers.models.vocab import Vocabulary
 from workers.rollout.embedded.counters import Counters
 from workers.rollout.embedded.forward import PackedModel, attended, decode, new_cache, prefill
-from workers.rollout.embedded.guards import check
 from workers.rollout.embedded.rows import Idle, Rows, Running, Ticket
 from workers.rollout.embedded.sampling import draw_noise, sample
+from workers.rollout.guards import check
 
 PREFILL_CHUNK: Final = 128
 """Prompt tokens of one row per engine step: a long prompt never stalls running rows for long."""
