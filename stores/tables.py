@@ -130,6 +130,8 @@ job = Table(
     Column("spec", JSONB, nullable=False),
     Column("submitted_spec", JSONB, nullable=False),
     Column("labels", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    # Task lists of the splits that the job uses, as JSON lines: {split: {uri, sha, count}}.
+    Column("tasks", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("generation", BigInteger, nullable=False, server_default="1"),
     Column("observed_generation", BigInteger, nullable=False, server_default="0"),
     Column("desired", Text, nullable=False, server_default="run"),

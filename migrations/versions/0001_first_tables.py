@@ -159,6 +159,12 @@ def upgrade() -> None:
             server_default=sa.text("'{}'::jsonb"),
             nullable=False,
         ),
+        sa.Column(
+            "tasks",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'{}'::jsonb"),
+            nullable=False,
+        ),
         sa.Column("generation", sa.BigInteger(), server_default="1", nullable=False),
         sa.Column("observed_generation", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("desired", sa.Text(), server_default="run", nullable=False),
