@@ -107,6 +107,9 @@ class Hosts:
                 await self._serve(peer)
         except (ConnectionEnded, TimeoutError) as ended:
             self._log.info("host.disconnected", cause=str(ended))
+        except asyncio.CancelledError:
+            # The process ends; asyncio would report a cancelled connection as an error.
+            return
         finally:
             await channel.close()
 
