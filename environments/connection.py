@@ -92,6 +92,7 @@ class RunnerConnection:
     ) -> None:
         self.fault: EnvironmentFault | None = None
         self.lag_s = 0.0
+        self.worst_lag_s = 0.0
         self.pid = process.pid
         self._process = process
         self._serve = serve
@@ -198,6 +199,7 @@ class RunnerConnection:
                         raise BadRecord(f"more than {PARTS_MAX} items")
             case "beat":
                 self.lag_s = float_field(frame, "lag_s")
+                self.worst_lag_s = max(self.worst_lag_s, self.lag_s)
             case "log":
                 self._log(text_field(frame, "instance"), clean_text(text_field(frame, "text")))
             case "sandbox":

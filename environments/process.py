@@ -136,6 +136,11 @@ class SandboxedEnvironment:
         return self._connection.lag_s
 
     @property
+    def worst_lag_s(self) -> float:
+        """The longest that user code held the loop so far."""
+        return self._connection.worst_lag_s
+
+    @property
     def fault(self) -> EnvironmentFault | None:
         """See `EnvironmentProcess.fault`."""
         return self._connection.fault

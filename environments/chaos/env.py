@@ -63,7 +63,7 @@ FAULTS = frozenset(
 HUGE_CHARS = 70_000
 OVERFLOW_CHARS = 5_000
 SLOW_RESET_S = 2.0
-REWARD_TIMEOUT_S = 3.0
+REWARD_TIMEOUT_S = 2.0
 N_TASKS = 64
 CHECK = "assert answer == expected\n"
 """What `tamper` overwrites in the sandbox; the reward never reads it."""

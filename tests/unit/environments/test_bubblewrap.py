@@ -10,7 +10,7 @@ from environments.ports import EnvironmentCrashed
 
 
 def command(tmp_path: Path, *, root: bool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("os.geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(bubblewrap, "_is_full_root", lambda: root)
     return runner_command(Path("/bin/bwrap"), Confinement(tmp_path, 1 << 28, 16))
 
 
@@ -53,6 +53,7 @@ def test_a_missing_library_is_a_cause(tmp_path: Path) -> None:
 
 
 def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(bubblewrap.BWRAP_VARIABLE, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(EnvironmentCrashed) as caught:
