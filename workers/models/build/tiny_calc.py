@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from workers.models.build.warm_start import Piece, Recipe, warm_start
+from workers.models.build.warm_start import Phase, Piece, Recipe, warm_start
 from workers.models.config import ModelConfig
 from workers.models.folder import BUILTIN_ROOT, save_folder
 from workers.models.vocab import char_vocabulary
@@ -45,9 +45,6 @@ CONFIG: Final = ModelConfig(
     max_position_embeddings=96,
 )
 """0.14 million parameters. The longest task, three calls and an answer, takes 50 tokens of 96."""
-
-RECIPE: Final = Recipe(steps=500, batch=48, learning_rate=1e-3, seed=20)
-"""About a minute on one thread."""
 
 CHAT: Final = {
     "format": "char",
@@ -95,10 +92,14 @@ def _miscopied(call: str, rng: Random) -> str:
     return call[:place] + str(rng.randint(0, 9)) + call[place + 1 :]
 
 
+RECIPE: Final = Recipe(phases=(Phase(demonstrate, 500, 1e-3),), batch=48, seed=20)
+"""Under a minute on one thread."""
+
+
 def main(folder: Path) -> None:
     """Train and write the model folder."""
     vocabulary = char_vocabulary(CHARACTERS)
-    decoder = warm_start(CONFIG, vocabulary, demonstrate, RECIPE)
+    decoder = warm_start(CONFIG, vocabulary, RECIPE)
     save_folder(folder, decoder, vocabulary, CHAT)
 
 

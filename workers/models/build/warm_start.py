@@ -29,40 +29,46 @@ class Piece:
     is_sampled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Numbers of one warm-start."""
-
-    steps: int
-    batch: int
-    learning_rate: float
-    seed: int
-
-
 Demonstrate = Callable[[Random], Sequence[Piece]]
 """Draws one demonstration."""
 
 
-def warm_start(
-    config: ModelConfig, vocabulary: Vocabulary, demonstrate: Demonstrate, recipe: Recipe
-) -> Decoder:
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Some steps on one kind of demonstrations."""
+
+    demonstrate: Demonstrate
+    steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Numbers of one warm-start; phases follow each other."""
+
+    phases: tuple[Phase, ...]
+    batch: int
+    seed: int
+
+
+def warm_start(config: ModelConfig, vocabulary: Vocabulary, recipe: Recipe) -> Decoder:
     """Train a fresh decoder on drawn demonstrations; equal recipes give equal weights."""
     torch.set_num_threads(1)
     torch.manual_seed(recipe.seed)
     rng = Random(recipe.seed)
     decoder = Decoder(config)
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=recipe.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: min(1, (s + 1) / WARMUP_STEPS)
-    )
-    for step in range(1, recipe.steps + 1):
-        ids, mask = _batch([demonstrate(rng) for _ in range(recipe.batch)], vocabulary)
+    optimizer = torch.optim.AdamW(decoder.parameters())
+    plan = [phase for phase in recipe.phases for _ in range(phase.steps)]
+    for step, phase in enumerate(plan, start=1):
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = phase.learning_rate * min(1.0, step / WARMUP_STEPS)
+        demonstrations = [phase.demonstrate(rng) for _ in range(recipe.batch)]
+        ids, mask = _batch(demonstrations, vocabulary)
         loss = -(sequence_logprobs(decoder(ids), ids) * mask).sum() / mask.sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), GRAD_CLIP)
         optimizer.step()
-        schedule.step()
         if step % 100 == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     return decoder
