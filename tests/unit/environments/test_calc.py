@@ -70,7 +70,7 @@ def test_every_task_fits_the_format_of_the_tiny_model() -> None:
         (Message("tool", "42", tool_call_id="c"), -0.2),
     ],
 )
-async def test_verdicts(last: Message, expected: float) -> None:
+async def test_only_a_last_message_of_digits_is_an_answer(last: Message, expected: float) -> None:
     prompt = (Message("user", "12+30"),)
     rollout = Rollout("ro", 0, Task("t", prompt, "42"), (*prompt, last), "done", 1)
     environment = module("env").Calc({}, Random(0), NoJudge())

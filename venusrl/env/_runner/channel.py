@@ -7,7 +7,7 @@ that this side makes are numbered here and resolved by the other side's `result`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import BinaryIO, Final
 
 from venusrl.env.messages import Json
@@ -52,11 +52,8 @@ class Channel:
         """Frames of the other side until it closes; `result` frames are resolved on the way."""
         try:
             while chunk := await self._reader.read(READ_BYTES):
-                for frame in self._decoder.feed(chunk):
-                    if frame.get("t") == "result":
-                        self._resolve(frame)
-                    else:
-                        yield frame
+                for frame in self._requests(self._decoder.feed(chunk)):
+                    yield frame
         except (ConnectionError, BadRecord) as error:
             raise ChannelClosed(str(error)) from error
         finally:
@@ -71,6 +68,13 @@ class Channel:
     def close(self) -> None:
         """Stop writing."""
         self._writer.close()
+
+    def _requests(self, frames: Iterable[Record]) -> Iterator[Record]:
+        for frame in frames:
+            if frame.get("t") == "result":
+                self._resolve(frame)
+            else:
+                yield frame
 
     def _resolve(self, frame: Record) -> None:
         future = self._pending.get(int_field(frame, "id"))

@@ -125,21 +125,30 @@ class Grader:
         calls: set[asyncio.Task[None]] = set()
         try:
             async for frame in child.frames():
-                match frame.get("t"):
-                    case "done":
-                        number = int_field(frame, "job")
-                        found = [value_from_json(value) for value in list_field(frame, "values")]
-                        if number in jobs and len(found) == _width(jobs[number], request):
-                            values[number] = found
-                    case "sandbox":
-                        calls.add(asyncio.create_task(self._pass_on(child, request, frame)))
-                    case "log":
-                        await self._channel.send(frame)
+                kind = frame.get("t")
+                if kind == "done":
+                    self._keep(frame, request, jobs, values)
+                elif kind == "sandbox":
+                    calls.add(asyncio.create_task(self._pass_on(child, request, frame)))
+                elif kind == "log":
+                    await self._channel.send(frame)
                 if len(values) == len(jobs):
                     break
         finally:
             for call in calls:
                 call.cancel()
+
+    def _keep(
+        self,
+        frame: Mapping[str, Json],
+        request: GradeRequest,
+        jobs: Mapping[int, Job],
+        values: dict[int, list[Value]],
+    ) -> None:
+        number = int_field(frame, "job")
+        found = [value_from_json(value) for value in list_field(frame, "values")]
+        if number in jobs and len(found) == _width(jobs[number], request):
+            values[number] = found
 
     async def _pass_on(
         self, child: Channel, request: GradeRequest, frame: Mapping[str, Json]
