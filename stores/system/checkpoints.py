@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.ids import AttemptId, CheckpointId, JobId, OrganizationId
 from domain.states import Purpose
+from stores import events
 from stores import tables as t
 
 checkpoint, step_table = t.checkpoint, t.train_step
@@ -68,15 +69,26 @@ async def begin_writing(connection: AsyncConnection, row: CheckpointRow) -> None
 
 
 async def mark_ready(
-    connection: AsyncConnection, checkpoint_id: CheckpointId, files: Sequence[CheckpointFile]
+    connection: AsyncConnection, row: CheckpointRow, files: Sequence[CheckpointFile]
 ) -> None:
-    """All files were read back and match the manifest."""
+    """All files were read back and match the manifest. Said once, also when repeated."""
     listed = [{"name": f.name, "uri": f.uri, "sha": f.sha, "size": f.size} for f in files]
-    await connection.execute(
+    marked = await connection.execute(
         update(checkpoint)
-        .where(checkpoint.c.id == checkpoint_id, checkpoint.c.state == "writing")
+        .where(checkpoint.c.id == row.checkpoint_id, checkpoint.c.state == "writing")
         .values(state="ready", files=listed)
     )
+    if marked.rowcount == 1:
+        body = {"checkpoint_id": row.checkpoint_id, "step": row.step, "reason": row.reason}
+        await events.append(connection, row.job_id, "checkpoint.ready", body)
+
+
+async def note_skipped(connection: AsyncConnection, row: CheckpointRow, cause: str) -> None:
+    """Recovery passed over this checkpoint; its user is told. A half-written one expires."""
+    if row.state == "writing":
+        await mark_expired(connection, row.checkpoint_id)
+    body = {"checkpoint_id": row.checkpoint_id, "step": row.step, "cause": cause}
+    await events.append(connection, row.job_id, "checkpoint.skipped", body)
 
 
 async def mark_expired(connection: AsyncConnection, checkpoint_id: CheckpointId) -> None:

@@ -7,6 +7,7 @@ harmless, so that a connection lost at the commit is simply tried again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Row, case, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -16,9 +17,14 @@ from domain.errors import Conflict, NotFound
 from domain.ids import AttemptId, CheckpointId, GroupId, JobId, OrganizationId, RolloutId
 from domain.policy import PolicyRef
 from domain.states import PENDING, DropReason, dropped, trained
+from stores import events
 from stores import tables as t
 
 group, rollout, step_table = t.rollout_group, t.rollout, t.train_step
+
+
+EVENT_METRICS: Final = ("reward_mean", "reward_std", "tokens", "groups", "staleness_max")
+"""Metrics that also stand in the step's event, for those who follow the stream."""
 
 
 class MembersChanged(Conflict):
@@ -91,6 +97,8 @@ class Fates:
 
     counted: tuple[RolloutId, ...] = ()
     excluded: tuple[GroupId, ...] = ()
+    cause: str | None = None
+    """Why the step, or a group of it, diverged; names the rollout where one is to blame."""
 
 
 async def origin(connection: AsyncConnection, attempt_id: AttemptId) -> AttemptOrigin:
@@ -182,6 +190,7 @@ async def commit_step(
     await connection.execute(insert(step_table).values(_values(row)))
     await _write_metrics(connection, row, metrics)
     await _write_fates(connection, row, fates)
+    await _write_event(connection, row, metrics, fates)
 
 
 def _values(row: StepRow) -> dict[str, object]:
@@ -236,6 +245,17 @@ async def _write_metrics(
     ]
     if points:
         await connection.execute(insert(t.metric).on_conflict_do_nothing(), points)
+
+
+async def _write_event(
+    connection: AsyncConnection, row: StepRow, metrics: Mapping[str, float], fates: Fates
+) -> None:
+    shown = {name: metrics[name] for name in EVENT_METRICS if name in metrics}
+    body = {"step": row.step, "attempt_id": row.attempt_id, "weights_sha": row.weights_sha, **shown}
+    if fates.cause is not None:
+        noted = {"step": row.step, "cause": fates.cause, "skipped": row.diverged}
+        await events.append(connection, row.job_id, "step.diverged", noted)
+    await events.append(connection, row.job_id, "step.committed", body)
 
 
 async def _write_fates(connection: AsyncConnection, row: StepRow, fates: Fates) -> None:

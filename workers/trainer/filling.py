@@ -116,7 +116,7 @@ class StepFiller:
 
     async def _diverge(self, ref: PayloadRef, error: NonFinite) -> None:
         """A group's loss is not finite; nothing of it may reach the gradient."""
-        self._log.error("step.diverged", step=self._open.step, cause=str(error))
+        self._note_divergence(error)
         match self._learner.spec.on_divergence:
             case OnDivergence.STOP:
                 raise TrainerStops("diverged", f"step {self._open.step}: {error}")
@@ -129,6 +129,10 @@ class StepFiller:
                 await self._restart()
                 for one in kept:
                     await self._backward(one)
+
+    def _note_divergence(self, error: NonFinite) -> None:
+        self._open.cause = self._open.cause or str(error)
+        self._log.error("step.diverged", step=self._open.step, cause=str(error))
 
     def _report_lost(self, members: tuple[Member, ...]) -> None:
         """Told again at every look, for as long as the position is not replaced."""
@@ -167,7 +171,9 @@ class StepFiller:
             **{name: value for name, value in closed.metrics.items() if math.isfinite(value)},
             "diverged": float(diverged),
         }
-        self._pending = _Pending(row, metrics, Fates(counted, tuple(self._open.excluded)))
+        self._pending = _Pending(
+            row, metrics, Fates(counted, tuple(self._open.excluded), self._open.cause)
+        )
         await self._commit(self._pending)
 
     async def _update(self) -> tuple[Closed, bool]:
@@ -177,7 +183,7 @@ class StepFiller:
         try:
             return await self._thread.run(self._learner.close), False
         except NonFinite as error:
-            self._log.error("step.diverged", step=self._open.step, cause=str(error))
+            self._note_divergence(error)
             if self._learner.spec.on_divergence is OnDivergence.STOP:
                 raise TrainerStops("diverged", f"step {self._open.step}: {error}") from error
             return await self._thread.run(self._learner.skip), True

@@ -118,7 +118,8 @@ class TrainerHost:
                 look_again = True
             if not look_again:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await self._wake.wait()
 
     async def _recover(self) -> None:
         ports = self._ports

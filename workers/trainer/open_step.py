@@ -29,6 +29,8 @@ class OpenStep:
     """Groups whose payload could not be read, with the cause; never trained in this process."""
     diverged: str | None = None
     """Why this step is skipped, under `on_divergence: skip`."""
+    cause: str | None = None
+    """What was not finite, whatever followed from it."""
 
     def plan(self, members: Sequence[Member]) -> Plan:
         """A member that left forces a rebuild; new ones are added in order of assignment."""

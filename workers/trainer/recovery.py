@@ -167,13 +167,12 @@ class Recovery:
         except PayloadUnreadable as error:
             note = f"checkpoint {row.checkpoint_id} of step {row.step} skipped: {error}"
             get_logger().warning("checkpoint.skipped", checkpoint_id=row.checkpoint_id, cause=note)
-            if row.state == "writing":
-                await self._discard(row)
+            await self._pass_over(row, str(error))
             return note
         await self._load(learner, saved)
         if row.state == "writing":
             async with self.database.begin(self.fence) as connection:
-                await checkpoint_store.mark_ready(connection, row.checkpoint_id, saved.listing)
+                await checkpoint_store.mark_ready(connection, row, saved.listing)
         return None
 
     async def _load(self, learner: Learner, saved: WholeCheckpoint) -> None:
@@ -183,11 +182,12 @@ class Recovery:
         except PayloadUnreadable as error:
             raise TrainerStops("checkpoint_unreadable", str(error)) from error
 
-    async def _discard(self, row: CheckpointRow) -> None:
-        """A half-written checkpoint of a dead trainer: nobody may ever choose it."""
+    async def _pass_over(self, row: CheckpointRow, cause: str) -> None:
+        """Say so; a half-written checkpoint of a dead trainer may never be chosen by anybody."""
         async with self.database.begin(self.fence) as connection:
-            await checkpoint_store.mark_expired(connection, row.checkpoint_id)
-        await checkpoints.delete_files(self.blobs, row.manifest_uri)
+            await checkpoint_store.note_skipped(connection, row, cause)
+        if row.state == "writing":
+            await checkpoints.delete_files(self.blobs, row.manifest_uri)
 
     async def _ensure_start_row(self, origin: AttemptOrigin, learner: Learner) -> None:
         """Publish the policy that the attempt starts from, unless an earlier trainer did."""

@@ -95,7 +95,7 @@ class CheckpointSaver:
         )
         whole = await read_whole(self._blobs, row.manifest_uri)
         async with self._database.begin(self._fence) as connection:
-            await store.mark_ready(connection, row.checkpoint_id, whole.listing)
+            await store.mark_ready(connection, row, whole.listing)
         self._begun = None
         get_logger().info("checkpoint.ready", checkpoint_id=row.checkpoint_id, step=row.step)
         await self._retention.expire_checkpoints(origin, learner.spec.checkpoints.keep_last)
