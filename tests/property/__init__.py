@@ -1,0 +1,1 @@
+"""Property tests: random events and faults, invariants after every step."""

@@ -1,0 +1,1 @@
+"""Recorded event lists of bugs that were found: each must stay right."""

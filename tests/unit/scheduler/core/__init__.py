@@ -1,0 +1,1 @@
+"""Unit tests of the coordinator's core, one file a module."""
