@@ -38,6 +38,7 @@ class World:
     blobs: Blobs
     folder: Path
     epoch: int = 0
+    attempt: AttemptId = ATTEMPT
     spec: Mapping[str, object] = field(default_factory=lambda: builders.SPEC)
 
     async def create(self, **attempt: object) -> None:
@@ -64,7 +65,7 @@ class World:
                     **owner,
                 },
             ),
-            (t.attempt, {"id": ATTEMPT, "job_id": JOB, "number": 1, **attempt}),
+            (t.attempt, {"id": self.attempt, "job_id": JOB, "number": 1, **attempt}),
             (
                 t.host_lease,
                 {"id": TRAINER, "kind": "trainer", "desired": "up", "epoch": 0, "owner": "me"},
@@ -73,6 +74,15 @@ class World:
         async with self.database.begin() as connection:
             for table, values in rows:
                 await connection.execute(insert(table).values(values))
+
+    async def restart(self, attempt: AttemptId, checkpoint_id: str, base_step: int) -> None:
+        """What a user's restart from a checkpoint makes: a new attempt that starts at its step."""
+        self.attempt = attempt
+        row = {"from_checkpoint_id": checkpoint_id, "base_step": base_step}
+        async with self.database.begin() as connection:
+            await connection.execute(
+                insert(t.attempt).values(id=attempt, job_id=JOB, number=2, **row)
+            )
 
     async def raise_epoch(self) -> HostFence:
         """What a new claim does: former trainers are fenced out."""
@@ -91,7 +101,7 @@ class World:
         content = to_msgpack(payload)
         blob = await self.blobs.create(uri, content) if is_stored else None
         counted: dict[str, float] = {member.rollout_id: member.reward for member in payload.members}
-        base = {"job_id": JOB, "attempt_id": ATTEMPT, "organization_id": "org_t"}
+        base = {"job_id": JOB, "attempt_id": self.attempt, "organization_id": "org_t"}
         async with self.database.begin() as connection:
             await connection.execute(
                 insert(t.rollout_group).values(
@@ -129,7 +139,7 @@ class World:
 
     async def assign(self, step: int, position: int, group: GroupId) -> None:
         """What the leader's AssignGroup does."""
-        row = {"job_id": JOB, "attempt_id": ATTEMPT, "step": step, "position": position}
+        row = {"job_id": JOB, "attempt_id": self.attempt, "step": step, "position": position}
         async with self.database.begin() as connection:
             await connection.execute(
                 insert(t.batch_member).values(group_id=group, staleness=0, **row)
@@ -156,7 +166,8 @@ class World:
 
     async def shas(self) -> list[str]:
         """Weights shas of all committed steps in order."""
-        return [row.weights_sha for row in await self.rows(t.train_step)]
+        rows = await self.rows(t.train_step, attempt_id=self.attempt)
+        return [row.weights_sha for row in rows]
 
 
 @dataclass
@@ -223,7 +234,7 @@ async def trainer(world: World) -> AsyncIterator[Running]:
         emit=sent.append,
         set_mode=lambda _: None,
     )
-    host = TrainerHost(fence, AttemptId(ATTEMPT), ports)
+    host = TrainerHost(fence, world.attempt, ports)
     task = asyncio.create_task(host.run())
     try:
         yield Running(host, task, sent)
