@@ -21,9 +21,7 @@ from workers.trainer.step import Learner
 
 def whole(learner: Learner) -> WholeCheckpoint:
     files = checkpoints.contents(learner, DataPosition(7, (3, 5)))
-    return WholeCheckpoint(
-        CheckpointId("ckpt_x"), learner.step, learner.weights_sha, files, ()
-    )
+    return WholeCheckpoint(CheckpointId("ckpt_x"), learner.step, learner.weights_sha, files, ())
 
 
 def test_five_and_five_resumed_steps_equal_ten_straight_ones_bit_for_bit() -> None:
