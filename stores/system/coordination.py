@@ -220,7 +220,20 @@ async def assign_group(connection: AsyncConnection, job_id: JobId, command: c.As
 
 
 async def replace_member(connection: AsyncConnection, command: c.ReplaceMember) -> bool:
-    """Free a position before its step row exists; False when the step is committed already."""
+    """Free a position before its step row exists; False when the step is committed already.
+
+    The member is locked by a statement of its own: the delete then sees a step row that was
+    committed while the lock was waited for.
+    """
+    await connection.execute(
+        select(t.batch_member.c.position)
+        .where(
+            t.batch_member.c.attempt_id == command.attempt_id,
+            t.batch_member.c.step == command.step,
+            t.batch_member.c.position == command.position,
+        )
+        .with_for_update()
+    )
     done = exists().where(
         t.train_step.c.attempt_id == command.attempt_id, t.train_step.c.step == command.step
     )

@@ -1,10 +1,12 @@
 """Steps against the real database: what a commit writes, and what may not be committed."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, text
 
+from domain.commands import ReplaceMember
 from domain.engine import Probe
 from domain.errors import Conflict, FencedOut
 from domain.ids import RolloutId
@@ -13,6 +15,7 @@ from domain.wire import Finish, Wake
 from infra.codec import from_json
 from stores import tables as t
 from stores.system import training
+from stores.system.coordination import replace_member
 from stores.system.training import Fates, MembersChanged
 from stores.unit_of_work import HostFence
 from tests.integration.workers.trainer.world import ATTEMPT, TRAINER, World, trainer
@@ -289,3 +292,32 @@ async def test_a_step_commits_once_and_a_different_outcome_is_refused(world: Wor
     with pytest.raises(Conflict):
         async with world.database.begin(fence) as connection:
             await training.commit_step(connection, replace(row, weights_sha="x"), {}, Fates())
+
+
+async def test_a_replacement_that_waited_for_a_commit_finds_the_step_committed(
+    world: World,
+) -> None:
+    await world.create()
+    async with trainer(world) as running:
+        await running.is_ready()
+    fence = HostFence(TRAINER, world.epoch)
+    groups = await world.fill(1)
+
+    async def replace_first() -> bool:
+        async with world.database.begin() as connection:
+            return await replace_member(connection, ReplaceMember(ATTEMPT, 1, 0, groups[0]))
+
+    async def is_waiting() -> bool:
+        async with world.database.begin() as connection:
+            query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+            return bool((await connection.execute(text(query))).scalar_one())
+
+    async with world.database.begin(fence) as connection:
+        (start,) = await training.steps_after(connection, ATTEMPT, -1)
+        members = await training.members(connection, ATTEMPT, 1)
+        row = replace(start, step=1, payloads=tuple(m.payload for m in members))
+        await training.commit_step(connection, row, {}, Fates())
+        replacing = asyncio.create_task(replace_first())
+        await eventually(is_waiting)
+    assert not await replacing
+    assert len(await world.rows(t.batch_member)) == 2
