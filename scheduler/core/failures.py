@@ -59,6 +59,7 @@ def end_try(
     """Let go of what the try holds; the next try, if any, wants a sandbox."""
     let_go(run.state, job, group, rollout)
     run.grants_wanted = True
+    job.ranks_are_old = True
     run.emit(command)
     if command.next_try is None:
         return

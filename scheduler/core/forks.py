@@ -17,8 +17,9 @@ from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRe
 from scheduler.core.state import Pass
 from scheduler.core.weights import is_current
 
-FORK_REPEAT_S: Final = 120.0
-"""A fork that is not answered by then is asked again; it is idempotent per member."""
+FORK_REPEAT_S: Final = 5.0
+"""A fork that is not answered by then is asked again: a node that was full for a moment says nothing
+that reaches the core. Idempotent per member, so that one still under way is not made twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ The world itself fails on a double effect, so a test only states what the job mu
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from domain.commands import (
     AssignGroup,
@@ -32,13 +33,30 @@ from domain.commands import (
     SyncEngine,
     WriteCheckpoint,
 )
-from domain.events import DesiredChanged, Event, HostLost, JobSubmitted, Tick
-from domain.ids import AttemptId, GroupId, HostId, JobId, RolloutId, host_id, node_host_id
+from domain.events import (
+    CheckpointWritten,
+    DesiredChanged,
+    Event,
+    HostLost,
+    JobSubmitted,
+    StepCommitted,
+    Tick,
+)
+from domain.ids import (
+    AttemptId,
+    CheckpointId,
+    GroupId,
+    HostId,
+    JobId,
+    RolloutId,
+    host_id,
+    node_host_id,
+)
 from domain.plan import JobPlan, Pool
-from domain.states import TERMINAL, Desired, DropReason, End, HostKind
+from domain.states import TERMINAL, Desired, DropReason, End, HostKind, trained
 from scheduler.core.coordinator import Coordinator
 from tests.simulation.machines import Engine, Machine, Node, Trainer, make
-from tests.simulation.rows import JobRow, LeaseRow, Rows
+from tests.simulation.rows import PENDING, JobRow, LeaseRow, Rows
 
 
 @dataclass(slots=True)
@@ -186,7 +204,31 @@ class World:
 
     def _tick(self) -> None:
         self.deliver(Tick())
+        self._sweep()
         self.after(self.workload.tick_s, self._tick)
+
+    def _sweep(self) -> None:
+        """Facts that are only written: closed, graded, committed, checkpointed."""
+        for job in self.rows.jobs.values():
+            if job.state in TERMINAL:
+                continue
+            attempt = job.plan.attempt_id
+            for group in self.rows.groups_of(attempt):
+                if group.disposition != PENDING or not group.is_closed:
+                    continue
+                if group.graded is not None and group.step is None:
+                    self.deliver(replace(group.graded, reread=True))
+                if group.graded is None:
+                    for row in group.rollouts:
+                        self.deliver(row.closed(reread=True))
+            if job.policy is not None and job.committed > job.base_step:
+                diverged = not any(
+                    g.disposition == trained(job.committed) for g in self.rows.groups_of(attempt)
+                )
+                self.deliver(StepCommitted(attempt, job.committed, job.policy, diverged))
+            if job.checkpoint_step is not None:
+                name = CheckpointId(f"ckpt_{job.checkpoint_step}")
+                self.deliver(CheckpointWritten(attempt, job.checkpoint_step, name))
 
     def _hear_wishes(self) -> None:
         """Level-triggered: every wish above the observed generation, new jobs first."""
@@ -211,7 +253,7 @@ class World:
         self.deliver(self.rows.restored())
         self._hear_wishes()
         for machine in list(self.machines.values()):
-            machine.after(0.05, lambda machine=machine: self._dial(machine))
+            machine.after(0.05, partial(self._dial, machine))
 
     def _dial(self, machine: Machine) -> None:
         if self.leader is None or machine.is_connected:
@@ -317,8 +359,6 @@ class World:
     def _move_rollout(self, command: EndTry | CloseRollout | PlaceRollout) -> None:
         row = self.rows.rollout(command.rollout_id)
         if row.end is not None:
-            closed = row.closed(reread=True)
-            self.after(0.01, lambda: self.deliver(closed))
             return
         if isinstance(command, PlaceRollout):
             self.rows.place(command)
@@ -339,8 +379,6 @@ class World:
         row = self.rows.groups[command.group_id]
         assert row.is_closed, command
         if row.graded is not None:
-            graded = row.graded
-            self.after(0.01, lambda: self.deliver(_reread(graded)))
             return
         row.grade_epoch = command.grade_epoch
         machine = self._reach(command.node, command.node_epoch)
@@ -382,9 +420,3 @@ class World:
             [] if self.leader is None else [self.leader.view(JobId(job)) for job in self.rows.jobs]
         )
         return f"{jobs} {views}"
-
-
-def _reread(graded: Event) -> Event:
-    from dataclasses import replace
-
-    return replace(graded, reread=True)  # type: ignore[call-arg]

@@ -1,6 +1,7 @@
 """Modelled hosts: an engine that plays turns, a trainer, a node agent with sandboxes and a grader."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from domain.commands import ForkSandboxes, GradeGroup, PlaceRollout
@@ -19,7 +20,7 @@ from domain.events import (
     TryFailed,
     TurnFinished,
 )
-from domain.ids import AttemptId, CheckpointId, GroupId, HostId, RolloutId, group_of, index_of
+from domain.ids import AttemptId, CheckpointId, GroupId, HostId, RolloutId
 from domain.policy import PolicyRef
 from domain.states import End, HostKind, Purpose
 from tests.simulation.rows import LeaseRow, RolloutRow
@@ -132,7 +133,7 @@ class Engine(Machine):
             run.is_sampling = True
             version = self.version
             turn_s = self.world.workload.turn_s(run.rollout_id, run.turn)
-            self.after(turn_s, lambda run=run, version=version: self.end_turn(run, version))
+            self.after(turn_s, partial(self.end_turn, run, version))
 
     def end_turn(self, run: Run, version: int) -> None:
         """A turn is over: fenced by try and hop, then reported or closed."""
@@ -256,10 +257,8 @@ class Node(Machine):
 
         def done() -> None:
             for rollout, try_ in command.members:
-                row = self.world.rows.rollout(rollout)
-                if row.end is None and row.try_ == try_:
-                    self.holds[rollout, try_] = None
-                    self.send(SandboxReady(rollout, try_, self.host_id, self.epoch))
+                self.holds[rollout, try_] = None
+                self.send(SandboxReady(rollout, try_, self.host_id, self.epoch))
 
         self.after(self.world.workload.fork_s, done)
 
@@ -303,16 +302,6 @@ def make(world: "World", lease: LeaseRow, slots: int) -> Machine:
             return Trainer(world, lease.host_id, lease.epoch, lease.attempt_id)
         case HostKind.NODE:
             return Node(world, lease.host_id, lease.epoch, None)
-
-
-def ordinal_parity(rollout: RolloutId) -> int:
-    """0 or 1 by the ordinal of the rollout's group."""
-    return int(group_of(rollout).rpartition("_")[2]) % 2
-
-
-def member(rollout: RolloutId) -> int:
-    """Index of the rollout inside its group."""
-    return index_of(rollout)
 
 
 def group_ordinal(group: GroupId) -> int:
