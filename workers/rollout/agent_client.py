@@ -95,7 +95,7 @@ class AgentClient:
         self._waiting: dict[int, asyncio.Future[object]] = {}
         self._channel: Channel | None = None
         self._dialling: asyncio.Task[Channel] | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._readers: set[asyncio.Task[None]] = set()
 
     async def attach(self, rollout_id: RolloutId, try_: int, hop: int) -> Attached:
         """Raise the agent's hop and return the journal."""
@@ -124,12 +124,13 @@ class AgentClient:
 
     async def close(self) -> None:
         """Hang up; requests in flight fail."""
-        tasks = [task for task in (self._dialling, self._reader) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._dialling is not None:
+            self._dialling.cancel()
+            await asyncio.gather(self._dialling, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
+        # A reader ends by itself once its connection is over; cancelled, it would not close it.
+        await asyncio.gather(*self._readers)
 
     async def _ask(self, request: Callable[[int], object], deadline_s: float | None) -> object:
         """Send on one connection after the other until an answer comes. Raises the two errors."""
@@ -178,7 +179,9 @@ class AgentClient:
             proven = proof(self._key.encode(), nonce, self._host_id, self._epoch)
             channel.send(AgentHello(self._host_id, self._epoch, nonce, proven))
             self._channel = channel
-            self._reader = asyncio.create_task(self._read(channel))
+            reader = asyncio.create_task(self._read(channel))
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
             return channel
         finally:
             self._dialling = None
@@ -209,8 +212,16 @@ class AgentClient:
             answer.set_result(record)
 
 
+class NodeAgents(Protocol):
+    """Agents by where the leader says that they serve."""
+
+    def client(self, address: str, key: str) -> NodeAgent:
+        """The agent at an address; another key is another agent process."""
+        ...
+
+
 class AgentPool:
-    """One client per node agent that this host's rollouts live at."""
+    """`NodeAgents`: one client per node agent that this host's rollouts live at."""
 
     def __init__(self, host_id: HostId, epoch: int, clock: Clock) -> None:
         self._host_id = host_id

@@ -8,7 +8,7 @@ that was closed, or moved on, by somebody else is dropped without a word.
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from domain.errors import ObjectNotWritten, PayloadUnreadable, StoreUnavailable
 from domain.events import RolloutClosed
@@ -36,9 +36,19 @@ BACKOFF_MAX_S: Final = 2.0
 """Longest pause: within it of a store's return, all rollouts that waited are closed."""
 
 
+class RolloutCloser(Protocol):
+    """What the host asks at a natural end."""
+
+    async def close(
+        self, place: Place, episode: Episode, ending: Ending, agent: NodeAgent
+    ) -> RolloutClosed:
+        """Close and say so. Raises Superseded when the compare-and-set lost, TryEnded, FencedOut."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Closer:
-    """Closes rollouts of one host."""
+    """`RolloutCloser` over the stores of one host."""
 
     database: Database
     fence: HostFence

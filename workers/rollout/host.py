@@ -26,8 +26,8 @@ from infra.logging import get_logger
 from stores.blobs import Blobs
 from workers.models.chat import ChatFormat
 from workers.rollout import seams
-from workers.rollout.agent_client import AgentPool
-from workers.rollout.closing import Closer
+from workers.rollout.agent_client import NodeAgents
+from workers.rollout.closing import RolloutCloser
 from workers.rollout.figures import Figures
 from workers.rollout.job_spec import JobSpec, limits_of
 from workers.rollout.outcomes import Superseded, TryEnded
@@ -55,8 +55,8 @@ class HostPorts:
 
     engine: Engine
     chat: ChatFormat
-    agents: AgentPool
-    closer: Closer
+    agents: NodeAgents
+    closer: RolloutCloser
     blobs: Blobs
     clock: Clock
     emit: Callable[[object], None]

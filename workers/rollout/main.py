@@ -27,6 +27,9 @@ from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import read_spec
 from workers.rollout.outcomes import EngineFault
 from workers.rollout.ports import Engine
+from workers.rollout.scripted.engine import ScriptedEngine, ScriptedSizes
+from workers.rollout.scripted.script import read_script
+from workers.rollout.seams import scripted_engine
 from workers.rollout.weights import SyncRefused
 
 ROWS_PER_SLOT: Final = 3
@@ -100,7 +103,16 @@ async def serve(context: HostContext) -> None:
 
 
 def make_engine(name: str, folder: ModelFolder, limits: Limits) -> Engine:
-    """The embedded engine with the model's base weights, which are no policy of the attempt yet."""
+    """An engine with the model's base weights, which are no policy of the attempt yet.
+
+    It is the embedded one, unless a test's environment names a script to replay.
+    """
+    script = scripted_engine()
+    if script is not None:
+        sizes = ScriptedSizes(
+            folder.config.vocab_size, folder.config.max_position_embeddings, limits.engine_slots
+        )
+        return ScriptedEngine(name, sizes, read_script(script), SystemClock(), version=-1)
     rows = max(limits.engine_slots, min(limits.kv_pages, ROWS_PER_SLOT * limits.engine_slots))
     return EmbeddedEngine(name, folder, EngineLimits(limits.engine_slots, rows), version=-1)
 

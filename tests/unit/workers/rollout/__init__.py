@@ -1,0 +1,1 @@
+"""Tests: workers.rollout."""
