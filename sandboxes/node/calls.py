@@ -21,7 +21,8 @@ class CallLog:
 
     def __init__(self, run: Run) -> None:
         self.total = 0
-        self._run = run
+        """Calls that were made, each key once."""
+        self.run = run
         self._results: dict[tuple[int, int], asyncio.Future[SandboxResult]] = {}
 
     async def call(self, key: CallKey, request: SandboxRequest) -> SandboxResult:
@@ -30,7 +31,7 @@ class CallLog:
         if known is None:
             if len(self._results) >= CALLS_PER_TURN_MAX:
                 raise SandboxError("refused", f"more than {CALLS_PER_TURN_MAX} calls in one turn")
-            known = asyncio.ensure_future(self._run(request))
+            known = asyncio.ensure_future(self.run(request))
             self._results[key.turn, key.ordinal] = known
             self.total += 1
         # Shielded: a caller that is cancelled must not undo an effect that others may ask for.

@@ -7,9 +7,9 @@ A fork of a later try supersedes all earlier ones of its rollout.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from domain.ids import AttemptId, GroupId, RolloutId, attempt_of, group_of, index_of
 from domain.sandbox import MemberKey, SandboxPurpose
@@ -58,9 +58,9 @@ class HeldTry:
     calls: CallLog | None = None
     reply: "asyncio.Task[None] | None" = None
     """The reply that runs for the open intent."""
-    sealing: "asyncio.Task[Sealed] | None" = None
+    sealing: "asyncio.Task[Sealed | None] | None" = None
+    """The seal, run once; None is its answer when the try failed first."""
     failure: Failure | None = None
-    waits: set["asyncio.Task[None]"] = field(default_factory=set)
 
     @property
     def attempt_id(self) -> AttemptId:
@@ -84,31 +84,34 @@ class HeldTry:
         )
 
 
-class Registry:
+H = TypeVar("H", bound=HeldTry)
+
+
+class Registry(Generic[H]):
     """All held tries of a node."""
 
     def __init__(self) -> None:
-        self._held: dict[TryKey, HeldTry] = {}
+        self._held: dict[TryKey, H] = {}
 
-    def get(self, key: TryKey) -> HeldTry | None:
+    def get(self, key: TryKey) -> H | None:
         """A held try."""
         return self._held.get(key)
 
-    def add(self, held: HeldTry) -> None:
+    def add(self, held: H) -> None:
         """Hold a try; its key must be new."""
         assert held.key not in self._held, f"{held.key} is held already"
         self._held[held.key] = held
 
-    def remove(self, held: HeldTry) -> bool:
+    def remove(self, held: H) -> bool:
         """Let go of a try and mark it released; False when that happened before."""
         held.is_released = True
         return self._held.pop(held.key, None) is held
 
-    def of_member(self, member: MemberKey) -> HeldTry | None:
+    def of_member(self, member: MemberKey) -> H | None:
         """The try whose sandbox has this key."""
         return next((held for held in self._held.values() if held.member == member), None)
 
-    def up_to(self, rollout_id: RolloutId, try_: int) -> list[HeldTry]:
+    def up_to(self, rollout_id: RolloutId, try_: int) -> list[H]:
         """Tries of a rollout up to this one."""
         return [
             held
@@ -116,14 +119,14 @@ class Registry:
             if held.key.rollout_id == rollout_id and held.key.try_ <= try_
         ]
 
-    def of_attempt(self, attempt_id: AttemptId) -> list[HeldTry]:
+    def of_attempt(self, attempt_id: AttemptId) -> list[H]:
         """Tries of an attempt."""
         return [held for held in self._held.values() if held.attempt_id == attempt_id]
 
-    def all(self) -> list[HeldTry]:
+    def all(self) -> list[H]:
         """Every held try."""
         return list(self._held.values())
 
-    def in_state(self, *states: TryState) -> list[HeldTry]:
+    def in_state(self, *states: TryState) -> list[H]:
         """Tries in one of these states."""
         return [held for held in self._held.values() if held.state in states]

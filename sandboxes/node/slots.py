@@ -38,10 +38,10 @@ class Slots:
 
     async def take(self, purpose: SandboxPurpose, count: int) -> None:
         """Take slots, waiting for them; cancellation takes none."""
-        if not any(waiter.purpose is purpose for waiter in self._waiters):
-            if self._fits(purpose, count):
-                self._taken[purpose] += count
-                return
+        is_first = not any(waiter.purpose is purpose for waiter in self._waiters)
+        if is_first and self._fits(purpose, count):
+            self._taken[purpose] += count
+            return
         admitted = asyncio.get_running_loop().create_future()
         waiter = _Waiter(purpose, count, admitted)
         self._waiters.append(waiter)

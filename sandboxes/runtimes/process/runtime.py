@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from domain.sandbox import MemberKey
+from infra.sharing import WorkCancelled, shared
 from sandboxes.ports import (
     Capabilities,
     EventKind,
@@ -74,9 +75,11 @@ class ProcessRuntime:
         fresh = [spec.key for spec in members if spec.key not in self._members]
         tasks = [self._member(spec) for spec in members]
         try:
-            return tuple([await asyncio.shield(task) for task in tasks])
-        except (ForkFailed, asyncio.CancelledError):
+            return tuple([await shared(task) for task in tasks])
+        except (ForkFailed, WorkCancelled, asyncio.CancelledError) as error:
             await asyncio.gather(*(self.destroy(key) for key in fresh))
+            if isinstance(error, WorkCancelled):
+                raise ForkFailed("a sandbox was destroyed while it started") from None
             raise
 
     def get(self, key: MemberKey) -> ProcessSandbox | None:

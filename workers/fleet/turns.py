@@ -1,0 +1,206 @@
+"""Attach, turns and seals of held tries: the journal's rules joined to the environment's replies.
+
+A reply runs once, in a task of its own; hosts that come and go only wait for it. It ends with one
+record of observation and snapshot, or with the failure of the try. An environment process that was
+restarted gets the instance back from its snapshot, if the environment can be resumed.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Final, cast
+
+from domain.errors import VenusError
+from domain.states import End
+from domain.wire import Attach, Attached, JournalTurn, Seal, Sealed, TakeTurn, TurnReply
+from environments.ports import (
+    EnvironmentCrashed,
+    EnvironmentFault,
+    EnvironmentProcess,
+    SandboxLost,
+)
+from infra import failpoints
+from infra.clock import Clock
+from sandboxes.node.journal import Intent, IntentRefused, Reply
+from sandboxes.node.registry import TryKey, TryState
+from venusrl.env.messages import Finish, Json, Message
+from venusrl.env.sandbox import ReadRequest, SandboxError
+from venusrl.env.wire import BadRecord, clean_text, message_from_json, message_to_json
+from workers.fleet import seams
+from workers.fleet.artefacts import ARTEFACT_CHARS_MAX, ARTEFACTS_MAX, STATE_ARTEFACT
+from workers.fleet.environment_pool import EnvironmentPool
+from workers.fleet.holdings import FleetTry, Holdings
+
+
+class TurnRefused(VenusError):
+    """A request that the agent does not serve; `reason` is a code of `wire.AgentRefused`."""
+
+    code = "agent_refused"
+
+    def __init__(self, reason: str, cause: str) -> None:
+        """Keep the closed reason beside the sentence for people."""
+        super().__init__(f"{reason}: {cause}")
+        self.reason = reason
+        self.cause = cause
+
+
+NOT_OPEN: Final = "the try is sealed or not held here"
+"""Cause of `unknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnServer:
+    """Serves the requests of rollout hosts. Every method may raise TurnRefused."""
+
+    holdings: Holdings
+    environments: EnvironmentPool
+    clock: Clock
+
+    def attach(self, frame: Attach) -> Attached:
+        """Raise the hop and return the journal, in one operation."""
+        held = self._find(TryKey(frame.rollout_id, frame.try_), frame.hop, may_raise=True)
+        held.hop = frame.hop
+        return Attached(
+            request=frame.request,
+            opening=tuple(_record(message) for message in held.origin.task.prompt),
+            turns=held.journal.turns,
+            tools=held.tools,
+        )
+
+    async def take_turn(self, frame: TakeTurn) -> TurnReply:
+        """Journal the intent, run the reply if it is new, wait for its record."""
+        held = self._find(TryKey(frame.rollout_id, frame.try_), frame.hop)
+        try:
+            message = message_from_json(cast("Json", frame.assistant))
+            is_new = held.state is TryState.READY and held.journal.intend(_intent(frame))
+        except (IntentRefused, BadRecord) as error:
+            raise TurnRefused("intent", str(error)) from error
+        if is_new:
+            if held.calls is not None:
+                held.calls.acknowledge(frame.turn - 1)
+            failpoints.hit(seams.INTENT_JOURNALLED)
+            finish: Finish = "length" if frame.finish == "length" else "stop"
+            held.reply = self.holdings.spawn(self._reply(held, frame.turn, message, finish))
+        return TurnReply(frame.request, await self._recorded(held, frame.turn))
+
+    async def seal(self, frame: Seal) -> Sealed:
+        """Take the artefacts, give sandbox and instance back; the same answer when asked again."""
+        held = self._find(TryKey(frame.rollout_id, frame.try_), frame.hop)
+        if held.sealing is None:
+            held.sealing = asyncio.create_task(self._seal(held))
+        sealed = await asyncio.shield(held.sealing)
+        if sealed is None:
+            raise self._failed(held)
+        return Sealed(frame.request, sealed.artefacts, sealed.metrics)
+
+    def _find(self, key: TryKey, hop: int, may_raise: bool = False) -> FleetTry:
+        held = self.holdings.registry.get(key)
+        if held is None or held.state is TryState.FORKING:
+            raise TurnRefused("unknown", NOT_OPEN)
+        if hop < held.hop or (hop > held.hop and not may_raise):
+            raise TurnRefused("hop", f"hop {hop} where {held.hop} is attached")
+        if held.failure is not None:
+            held.hop = hop
+            raise self._failed(held)
+        return held
+
+    def _failed(self, held: FleetTry) -> TurnRefused:
+        if held.failure is None:
+            return TurnRefused("unknown", NOT_OPEN)
+        return TurnRefused(held.failure.end.value, held.failure.cause)
+
+    async def _recorded(self, held: FleetTry, number: int) -> JournalTurn:
+        if number >= len(held.journal.turns):
+            raise TurnRefused("unknown", NOT_OPEN)
+        if not held.journal.turn(number).replied and held.reply is not None:
+            # Not awaited itself: neither its cancellation nor its end may cancel this request.
+            await asyncio.wait({held.reply})
+        turn = held.journal.turn(number)
+        if not turn.replied:
+            raise self._failed(held)
+        return turn
+
+    async def _reply(self, held: FleetTry, turn: int, message: Message, finish: Finish) -> None:
+        started = self.clock.monotonic()
+        try:
+            process = await self._process(held)
+            seen = await process.reply(held.instance, turn, message, finish)
+        except SandboxLost as fault:
+            self.holdings.fail(held, End.SANDBOX_LOST, str(fault))
+            return
+        except EnvironmentFault as fault:
+            self.holdings.fail(held, End.ENV_FAILED, str(fault))
+            return
+        failpoints.hit(seams.REPLIED)
+        if held.failure is not None or held.is_released:
+            return
+        self.environments.succeeded(held.origin.environment)
+        spoken = seen.messages or ()
+        held.journal.record(
+            Reply(
+                messages=tuple(_record(one) for one in spoken),
+                done=seen.messages is None,
+                tool_s=self.clock.monotonic() - started,
+                state=seen.state,
+            ),
+            (message, *spoken),
+        )
+
+    async def _process(self, held: FleetTry) -> EnvironmentProcess:
+        """The process with this try's instance; restored there if the former process died."""
+        if held.process is not None and held.process.fault is None:
+            return held.process
+        former, package, origin = held.process, held.package, held.origin
+        assert package is not None, "a ready try has its package"
+        if not package.manifest.resumable:
+            detail = "its environment cannot be resumed"
+            raise (former.fault if former else None) or EnvironmentCrashed("process_exited", detail)
+        process = await self.environments.get(origin.environment, package, origin.config)
+        held.process = process
+        await process.open(held.instance, origin.task, held.seed, held.calls)
+        await process.restore(held.instance, held.journal.state, held.journal.history)
+        return process
+
+    async def _seal(self, held: FleetTry) -> Sealed | None:
+        """None when the try failed before its artefacts were safe."""
+        if held.reply is not None and not held.reply.done():
+            held.reply.cancel()
+            await asyncio.wait({held.reply})
+        try:
+            artefacts = await _artefacts(held)
+        except SandboxError as error:
+            self.holdings.fail(held, End.SANDBOX_LOST, str(error))
+        if held.failure is not None or held.is_released:
+            return None
+        held.state = TryState.SEALED
+        await self.holdings.dispose(held)
+        calls = 0 if held.calls is None else held.calls.total
+        held.calls = None
+        return Sealed(0, artefacts, {"sandbox_calls": float(calls)})
+
+
+async def _artefacts(held: FleetTry) -> dict[str, str]:
+    """The listed files that exist, and the environment's last state. Raises SandboxError if lost."""
+    found: dict[str, str] = {}
+    if held.journal.state is not None:
+        found[STATE_ARTEFACT] = json.dumps(held.journal.state)
+    if held.calls is None or held.package is None:
+        return found
+    for path in held.package.manifest.artefacts[:ARTEFACTS_MAX]:
+        try:
+            content = await held.calls.run(ReadRequest(path))
+        except SandboxError as error:
+            if error.reason == "lost":
+                raise
+            continue
+        assert isinstance(content, bytes)
+        found[path] = clean_text(content[:ARTEFACT_CHARS_MAX])
+    return found
+
+
+def _intent(frame: TakeTurn) -> Intent:
+    return Intent(frame.turn, frame.token_ids, frame.logprobs, frame.versions, frame.finish)
+
+
+def _record(message: Message) -> dict[str, object]:
+    return dict(message_to_json(message))
