@@ -374,3 +374,19 @@ evaluation = Table(
     _created(),
     PrimaryKeyConstraint("attempt_id", "step"),
 )
+
+operation = Table(
+    "operation",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project_id", Text, ForeignKey("project.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("request", JSONB, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("result", JSONB),
+    Column("error", JSONB),
+    # Starts of its chore, counted here and not by the broker: a poisonous one ends.
+    Column("starts", Integer, nullable=False, server_default="0"),
+    _created(),
+    CheckConstraint("state in ('pending','running','done','failed')", name="state"),
+)

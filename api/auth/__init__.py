@@ -1,0 +1,1 @@
+"""Who calls: API keys as Bearer or X-API-Key, their scope and role."""

@@ -1,0 +1,26 @@
+"""What every route gets: settings, database, object store; one record, made at start."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from infra.ids import IdSource
+from infra.settings import Settings
+from stores.blobs import Blobs
+from stores.unit_of_work import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The gateway's ports."""
+
+    settings: Settings
+    database: Database
+    blobs: Blobs
+    ids: IdSource
+
+
+def gateway_of(request: Request) -> Gateway:
+    """Dependency of all routes."""
+    gateway: Gateway = request.app.state.gateway
+    return gateway

@@ -1,0 +1,75 @@
+"""Checkpoints of a project's jobs, and operations on them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import insert, select
+from sqlalchemy.engine import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from stores import tables as t
+from stores.paging import PageOfRows, PageRequest, fetch_page
+
+checkpoint, job = t.checkpoint, t.job
+
+
+async def page(
+    connection: AsyncConnection, project_id: str, job_id: str | None, request: PageRequest
+) -> PageOfRows:
+    """Checkpoints of a job, or of the whole project."""
+    query = (
+        select(checkpoint)
+        .join(job, job.c.id == checkpoint.c.job_id)
+        .where(job.c.project_id == project_id)
+    )
+    if job_id is not None:
+        query = query.where(checkpoint.c.job_id == job_id)
+    return await fetch_page(connection, query, checkpoint.c.id, request)
+
+
+async def find(
+    connection: AsyncConnection, project_id: str, checkpoint_id: str
+) -> Row[Any] | None:
+    """A checkpoint of the project."""
+    query = (
+        select(checkpoint)
+        .join(job, job.c.id == checkpoint.c.job_id)
+        .where(job.c.project_id == project_id, checkpoint.c.id == checkpoint_id)
+    )
+    return (await connection.execute(query)).first()
+
+
+async def newest(connection: AsyncConnection, project_id: str, job_id: str) -> Row[Any] | None:
+    """The newest ready checkpoint of a job."""
+    query = (
+        select(checkpoint)
+        .join(job, job.c.id == checkpoint.c.job_id)
+        .where(
+            job.c.project_id == project_id,
+            checkpoint.c.job_id == job_id,
+            checkpoint.c.state == "ready",
+        )
+        .order_by(checkpoint.c.id.desc())
+        .limit(1)
+    )
+    return (await connection.execute(query)).first()
+
+
+async def start_operation(
+    connection: AsyncConnection, project_id: str, id: str, kind: str, request: Mapping[str, Any]
+) -> Row[Any]:
+    """Insert an operation in state `pending`; a chore takes it up."""
+    query = (
+        insert(t.operation)
+        .values(id=id, project_id=project_id, kind=kind, request=dict(request), state="pending")
+        .returning(t.operation)
+    )
+    return (await connection.execute(query)).one()
+
+
+async def find_operation(
+    connection: AsyncConnection, project_id: str, id: str
+) -> Row[Any] | None:
+    """An operation of the project."""
+    query = select(t.operation).where(t.operation.c.project_id == project_id, t.operation.c.id == id)
+    return (await connection.execute(query)).first()

@@ -1,0 +1,225 @@
+"""Jobs of a project: creation, reading, and the verbs that raise the generation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.engine import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from stores import events
+from stores import tables as t
+from stores.environments import Owner
+from stores.paging import PageOfRows, PageRequest, fetch_page
+
+job, attempt = t.job, t.attempt
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A validated job."""
+
+    id: str
+    attempt_id: str
+    name: str
+    spec: Mapping[str, Any]
+    submitted_spec: Mapping[str, Any]
+    labels: Mapping[str, str]
+    tasks: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttempt:
+    """A restart: where it starts from."""
+
+    id: str
+    from_checkpoint_id: str | None
+    base_step: int
+    next_ordinal: int
+    unconsumed: Sequence[int]
+
+
+async def create(connection: AsyncConnection, owner: Owner, new: NewJob) -> Row[Any]:
+    """Insert job, first attempt and first event."""
+    await connection.execute(
+        insert(job).values(
+            id=new.id,
+            organization_id=owner.organization_id,
+            project_id=owner.project_id,
+            name=new.name,
+            spec=dict(new.spec),
+            submitted_spec=dict(new.submitted_spec),
+            labels=dict(new.labels),
+            tasks={split: dict(one) for split, one in new.tasks.items()},
+            attempt_id=new.attempt_id,
+            state="queued",
+        )
+    )
+    await connection.execute(insert(attempt).values(id=new.attempt_id, job_id=new.id, number=1))
+    await events.append(connection, new.id, "job.created", {"name": new.name, "state": "queued"})
+    found = await find(connection, owner.project_id, new.id)
+    assert found is not None
+    return found
+
+
+def _query() -> Any:
+    return select(job, attempt.c.number.label("attempt_number")).join(
+        attempt, attempt.c.id == job.c.attempt_id
+    )
+
+
+async def find(
+    connection: AsyncConnection, project_id: str, job_id: str, lock: bool = False
+) -> Row[Any] | None:
+    """A job of the project with its attempt's number; locked when asked."""
+    query = _query().where(job.c.project_id == project_id, job.c.id == job_id)
+    if lock:
+        query = query.with_for_update(of=job)
+    found: Row[Any] | None = (await connection.execute(query)).first()
+    return found
+
+
+async def page(
+    connection: AsyncConnection, project_id: str, request: PageRequest, state: str | None
+) -> PageOfRows:
+    """Jobs of the project."""
+    query = _query().where(job.c.project_id == project_id)
+    if state is not None:
+        query = query.where(job.c.state == state)
+    return await fetch_page(connection, query, job.c.id, request)
+
+
+async def want(connection: AsyncConnection, project_id: str, job_id: str, desired: str) -> None:
+    """Ask for run, pause or cancel; the coordinator answers the raised generation."""
+    await connection.execute(
+        update(job)
+        .where(job.c.id == job_id, job.c.project_id == project_id)
+        .values(desired=desired, generation=job.c.generation + 1)
+    )
+    await events.append(connection, job_id, "job.desired", {"desired": desired})
+
+
+async def restart(
+    connection: AsyncConnection, project_id: str, job_id: str, new: NewAttempt
+) -> None:
+    """Make a new attempt and ask for it; the former attempt has ended."""
+    number = (
+        await connection.execute(
+            select(func.max(attempt.c.number)).where(attempt.c.job_id == job_id)
+        )
+    ).scalar_one()
+    await connection.execute(
+        insert(attempt).values(
+            id=new.id,
+            job_id=job_id,
+            number=number + 1,
+            from_checkpoint_id=new.from_checkpoint_id,
+            base_step=new.base_step,
+            next_ordinal=new.next_ordinal,
+            unconsumed=list(new.unconsumed),
+        )
+    )
+    await connection.execute(
+        update(job)
+        .where(job.c.id == job_id, job.c.project_id == project_id)
+        .values(
+            attempt_id=new.id,
+            desired="run",
+            state="queued",
+            generation=job.c.generation + 1,
+            failure=None,
+            queue_reason=None,
+            ended_at=None,
+        )
+    )
+    body = {"attempt": number + 1, "from_checkpoint": new.from_checkpoint_id}
+    await events.append(connection, job_id, "job.restarted", body)
+
+
+async def patch(
+    connection: AsyncConnection, project_id: str, job_id: str, values: Mapping[str, Any]
+) -> None:
+    """Change name or labels."""
+    await connection.execute(
+        update(job)
+        .where(job.c.id == job_id, job.c.project_id == project_id)
+        .values(**dict(values))
+    )
+
+
+async def events_after(
+    connection: AsyncConnection,
+    project_id: str,
+    job_id: str,
+    after: int,
+    *,
+    types: Sequence[str] = (),
+    limit: int = 200,
+) -> Sequence[Row[Any]]:
+    """Events of a job above a sequence number."""
+    query = (
+        select(t.job_event)
+        .join(job, job.c.id == t.job_event.c.job_id)
+        .where(job.c.project_id == project_id, job.c.id == job_id, t.job_event.c.seq > after)
+        .order_by(t.job_event.c.seq)
+        .limit(limit)
+    )
+    if types:
+        query = query.where(t.job_event.c.type.in_(types))
+    return (await connection.execute(query)).all()
+
+
+async def metrics(
+    connection: AsyncConnection,
+    project_id: str,
+    job_id: str,
+    *,
+    names: Sequence[str],
+    after_step: int,
+    limit: int,
+) -> Sequence[Row[Any]]:
+    """Points of a job's series, by attempt and step."""
+    query = (
+        select(t.metric)
+        .join(attempt, attempt.c.id == t.metric.c.attempt_id)
+        .join(job, job.c.id == attempt.c.job_id)
+        .where(job.c.project_id == project_id, job.c.id == job_id, t.metric.c.step > after_step)
+        .order_by(attempt.c.number, t.metric.c.step, t.metric.c.name)
+        .limit(limit)
+    )
+    if names:
+        query = query.where(t.metric.c.name.in_(names))
+    return (await connection.execute(query)).all()
+
+
+async def evaluations(
+    connection: AsyncConnection, project_id: str, job_id: str
+) -> Sequence[Row[Any]]:
+    """Finished evaluations of all attempts."""
+    query = (
+        select(t.evaluation)
+        .join(attempt, attempt.c.id == t.evaluation.c.attempt_id)
+        .join(job, job.c.id == attempt.c.job_id)
+        .where(job.c.project_id == project_id, job.c.id == job_id)
+        .order_by(attempt.c.number, t.evaluation.c.step)
+    )
+    return (await connection.execute(query)).all()
+
+
+async def ledger(
+    connection: AsyncConnection, project_id: str, job_id: str
+) -> Sequence[Row[Any]]:
+    """Rollouts of a job counted by purpose, end, verdict and disposition."""
+    group, rollout = t.rollout_group, t.rollout
+    keys = (group.c.purpose, rollout.c.end, rollout.c.verdict, rollout.c.disposition)
+    query = (
+        select(*keys, func.count().label("rollouts"))
+        .select_from(rollout)
+        .join(group, group.c.id == rollout.c.group_id)
+        .join(job, job.c.id == rollout.c.job_id)
+        .where(job.c.project_id == project_id, job.c.id == job_id)
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+    return (await connection.execute(query)).all()

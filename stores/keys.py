@@ -1,0 +1,49 @@
+"""API keys, by the hash of their secret."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Row
+
+from stores import tables as t
+
+key = t.api_key
+
+
+async def find_active(connection: AsyncConnection, secret_hash: str) -> Row[Any] | None:
+    """The key with this hash unless it is revoked or expired."""
+    query = select(key).where(
+        key.c.secret_hash == secret_hash,
+        key.c.revoked_at.is_(None),
+        or_(key.c.expires_at.is_(None), key.c.expires_at > func.now()),
+    )
+    return (await connection.execute(query)).first()
+
+
+async def create(connection: AsyncConnection, **values: object) -> Row[Any]:
+    """Insert a key and return its row."""
+    return (await connection.execute(insert(key).values(**values).returning(key))).one()
+
+
+async def list_of(connection: AsyncConnection, organization_id: str) -> Sequence[Row[Any]]:
+    """All keys of an organization, newest last."""
+    query = select(key).where(key.c.organization_id == organization_id).order_by(key.c.id)
+    return (await connection.execute(query)).all()
+
+
+async def revoke(connection: AsyncConnection, organization_id: str, key_id: str) -> bool:
+    """Revoke a key of this organization; False when there is none."""
+    result = await connection.execute(
+        update(key)
+        .where(key.c.id == key_id, key.c.organization_id == organization_id)
+        .values(revoked_at=func.coalesce(key.c.revoked_at, func.now()))
+    )
+    return result.rowcount == 1
+
+
+async def bootstrap_exists(connection: AsyncConnection, secret_hash: str) -> bool:
+    """Whether this bootstrap key is stored already."""
+    query = select(key.c.id).where(key.c.secret_hash == secret_hash)
+    return (await connection.execute(query)).first() is not None

@@ -1,0 +1,1 @@
+"""Public REST resources, one file per noun; `api/` serves them as they are."""

@@ -1,0 +1,117 @@
+"""Jobs as the API shows them, their events, metrics, progress and ledger."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from venusrl.models._base import Answer, Wire
+from venusrl.models.common import Finding
+
+
+class Resolved(Answer):
+    """One `auto` of a spec, with the value that it got and why."""
+
+    pointer: str
+    value: Any
+    reason: str
+
+
+class Validation(Answer):
+    """Answer of POST /v1/jobs/validate."""
+
+    valid: bool
+    findings: list[Finding]
+    spec: dict[str, Any] | None = None
+    resolved: list[Resolved] = Field(default_factory=list)
+
+
+class Failure(Answer):
+    """Why a job failed, for a person."""
+
+    code: str
+    component: str | None = None
+    retryable: bool = False
+    hint: str | None = None
+
+
+class Job(Answer):
+    """A job."""
+
+    id: str
+    project_id: str
+    name: str
+    state: str
+    desired: str
+    attempt_id: str
+    attempt: int
+    generation: int
+    observed_generation: int
+    spec: dict[str, Any]
+    labels: dict[str, str]
+    queue_reason: str | None = None
+    queue_position: int | None = None
+    failure: Failure | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class JobPatch(Wire):
+    """The fields of a job that may change while it runs."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    labels: dict[str, str] | None = None
+
+
+class Restart(Wire):
+    """Body of POST /v1/jobs/{id}/restart."""
+
+    checkpoint: str | None = None
+
+
+class Event(Answer):
+    """One job event; `id` rises by one per event of the job."""
+
+    id: int
+    type: str
+    body: dict[str, Any]
+    created_at: datetime
+
+
+class Metric(Answer):
+    """One point of one series; each step has at most one point per series."""
+
+    attempt_id: str
+    step: int
+    name: str
+    value: float
+
+
+class Evaluation(Answer):
+    """One finished held-out evaluation."""
+
+    attempt_id: str
+    step: int
+    tasks: int
+    scored: int
+    unscorable: int
+    score: float | None
+    seconds: float
+
+
+class LedgerLine(Answer):
+    """How many rollouts share purpose, end, verdict and disposition."""
+
+    purpose: str
+    end: str | None
+    verdict: str | None
+    disposition: str
+    rollouts: int
+
+
+class Ledger(Answer):
+    """Every rollout of a job once."""
+
+    rollouts: int
+    lines: list[LedgerLine]

@@ -1,0 +1,70 @@
+"""Organizations, projects, API keys."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from venusrl.models._base import Answer, Wire
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Role = Literal["viewer", "developer", "admin", "owner"]
+
+
+class OrganizationCreate(Wire):
+    """Body of POST /v1/organizations."""
+
+    name: Name
+
+
+class Organization(Answer):
+    """The paying isolation boundary."""
+
+    id: str
+    name: str
+    created_at: datetime
+
+
+class ProjectCreate(Wire):
+    """Body of POST /v1/projects; the bootstrap key names the organization."""
+
+    name: Name
+    organization_id: str | None = None
+
+
+class Project(Answer):
+    """A folder of an organization that owns jobs, environments and keys."""
+
+    id: str
+    organization_id: str
+    name: str
+    created_at: datetime
+
+
+class KeyCreate(Wire):
+    """Body of POST /v1/api-keys."""
+
+    name: Name
+    project_id: str
+    role: Role = "developer"
+    expires_at: datetime | None = None
+
+
+class Key(Answer):
+    """A key without its secret."""
+
+    id: str
+    organization_id: str | None
+    project_id: str | None
+    name: str
+    role: str
+    prefix: str
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    created_at: datetime
+
+
+class KeyCreated(Key):
+    """The answer of a creation: the only time that the secret is shown."""
+
+    secret: str
