@@ -4,12 +4,24 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, TypeVar, overload
 
 T = TypeVar("T")
 
 POLL_S: Final = 0.02
 """Short against every interval of the product, long against the cost of a predicate."""
+
+
+@overload
+async def eventually(
+    predicate: Callable[[], Awaitable[T]], deadline: float = 10.0, message: str = ""
+) -> T: ...
+
+
+@overload
+async def eventually(
+    predicate: Callable[[], T], deadline: float = 10.0, message: str = ""
+) -> T: ...
 
 
 async def eventually(
