@@ -46,6 +46,8 @@ class HeldRollout:
     try_: int
     hop: int
     turn: int
+    oldest_version: int | None = None
+    """Version of its oldest token, if it has one; a new leader knows it from nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,8 @@ class RestoredJob:
     observed_generation: int | None = None
     """None means equal to `generation`."""
     reason: str | None = None
+    issued_evaluations: tuple[int, ...] = ()
+    """Ordinals of all evaluation groups opened so far, dropped and evaluated ones included."""
 
 
 @dataclass(frozen=True, slots=True)

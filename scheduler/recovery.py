@@ -46,4 +46,5 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
         evaluated_steps=await jobs.evaluated_steps(connection, attempt),
         observed_generation=row.observed_generation,
         reason=row.reason,
+        issued_evaluations=tuple(o for o in issued if o >= EVALUATION_ORDINAL_BASE),
     )

@@ -45,7 +45,9 @@ def close_if_full(run: Pass, job: JobRecord) -> None:
 def drop_overdue(run: Pass, job: JobRecord) -> None:
     """Drop groups that no later step may train: complete ones as stale, others as unsalvageable."""
     for group in job.training_groups():
-        if group.phase is GroupPhase.ASSIGNED or job.last_valid_step(group) >= job.filling:
+        oldest = group.oldest_known_version()
+        is_valid = oldest is None or oldest + 1 + job.plan.max_staleness >= job.filling
+        if group.phase is GroupPhase.ASSIGNED or is_valid:
             continue
         is_complete = group.phase is GroupPhase.COMPLETE
         reason = DropReason.STALE if is_complete else DropReason.UNSALVAGEABLE
@@ -79,7 +81,12 @@ def consume(job: JobRecord) -> list[GroupRecord]:
 
 
 def may_all_be_trained(job: JobRecord) -> bool:
-    """Whether positions are left for every live group up to its last valid step."""
+    """Whether positions are left for every live group up to its last valid step.
+
+    A restored group whose tokens are not reported yet is estimated too old and may seem too many.
+    """
+    if any(group.is_estimated and group.is_unfinished for group in job.groups.values()):
+        return True
     due = 0
     deadlines = _unassigned_deadlines(job)
     for step in sorted(deadlines):

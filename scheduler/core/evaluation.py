@@ -77,6 +77,11 @@ def first_ordinal(step: int) -> int:
     return EVALUATION_ORDINAL_BASE + step * EVALUATION_ORDINALS_PER_STEP
 
 
+def place_of(ordinal: int) -> tuple[int, int]:
+    """The step that an evaluation ordinal belongs to, and its place there."""
+    return divmod(ordinal - EVALUATION_ORDINAL_BASE, EVALUATION_ORDINALS_PER_STEP)
+
+
 def finish_done(run: Pass, job: JobRecord) -> None:
     """End evaluations that have no open group left, oldest first."""
     while job.evaluations:

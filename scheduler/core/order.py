@@ -10,7 +10,7 @@ from typing import Final
 
 from domain.ids import EVALUATION_ORDINAL_BASE
 from domain.plan import Order
-from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord
+from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
 from scheduler.core.state import Pass
 
 CRITICAL_MARGIN: Final = 0.2
@@ -29,16 +29,18 @@ _MEMBER_SPAN: Final = 4096
 """Upper bound of members of a group, so that ranks of two groups never interleave."""
 
 
+def expected_turns(job: JobRecord, group: GroupRecord) -> int:
+    """Turns of a rollout of this group; finished siblings outweigh the plan's prior."""
+    finished = [r.turn for r in group.rollouts if not r.is_open and r.turn > 0]
+    return round(sum(finished) / len(finished)) if finished else job.plan.expected_turns
+
+
 def eta_s(job: JobRecord, group: GroupRecord) -> float:
     """Estimated seconds to the end of the slowest unfinished member; 0 when only verdicts miss."""
-    return max((remaining_s(job, group, r) for r in group.rollouts if r.is_open), default=0.0)
-
-
-def remaining_s(job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> float:
-    """Estimate of one member; finished siblings outweigh the job's history."""
-    finished = [r.turn for r in group.rollouts if not r.is_open and r.turn > 0]
-    expected = round(sum(finished) / len(finished)) if finished else job.plan.expected_turns
-    return job.history.remaining_s(rollout.turn, expected)
+    turns = [rollout.turn for rollout in group.rollouts if rollout.is_open]
+    if not turns:
+        return 0.0
+    return job.history.remaining_s(min(turns), expected_turns(job, group))
 
 
 def need(job: JobRecord) -> int:
@@ -106,10 +108,8 @@ def group_value(job: JobRecord, group: GroupRecord) -> int:
 def rank_group(run: Pass, job: JobRecord, group: GroupRecord) -> None:
     """Give the open members their ranks, longest remaining first; collect those that changed."""
     base = class_of(job, group) * _VALUE_SPAN + group_value(job, group)
-    members = sorted(
-        (r for r in group.rollouts if r.is_open),
-        key=lambda r: (-remaining_s(job, group, r), r.index),
-    )
+    # The history is the same for all members, so the longest remaining is the one with fewest turns.
+    members = sorted((r for r in group.rollouts if r.is_open), key=lambda r: (r.turn, r.index))
     for place, rollout in enumerate(members):
         rank = base * _MEMBER_SPAN + place
         if rank == rollout.rank:

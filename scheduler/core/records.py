@@ -111,6 +111,8 @@ class GroupRecord:
     position: int | None = None
     staleness: int = 0
     is_critical: bool = False
+    is_estimated: bool = False
+    """Restored while open: versions of its members' tokens are unknown until they are reported."""
     progress_at: float = 0.0
 
     @property
@@ -126,6 +128,13 @@ class GroupRecord:
     def open_rollouts(self) -> list[RolloutRecord]:
         """Members without an end, in index order."""
         return [rollout for rollout in self.rollouts if rollout.is_open]
+
+    def oldest_known_version(self) -> int | None:
+        """Version of the oldest token that was reported."""
+        if self.oldest_version is not None:
+            return self.oldest_version
+        known = [r.oldest_version for r in self.rollouts if not r.is_lost]
+        return min((version for version in known if version is not None), default=None)
 
     def oldest_possible_version(self) -> int:
         """Version of the oldest token that the group has or may still get."""

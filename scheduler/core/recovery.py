@@ -9,7 +9,7 @@ from collections import deque
 from domain.commands import ReleaseGang
 from domain.events import RestoredGroup, RestoredHost, RestoredJob, RestoredRollout, StateRestored
 from domain.ids import AttemptId, HostId, JobId, index_of, ordinal_of
-from domain.states import Desired, HostKind, JobState, Purpose
+from domain.states import Desired, HostKind, JobState
 from scheduler.core import evaluation, gangs, grading, hosts
 from scheduler.core.holdings import take_sandbox
 from scheduler.core.records import (
@@ -109,7 +109,7 @@ def _restore_job(run: Pass, restored: RestoredJob, rows: list[RestoredHost]) -> 
     _restore_gang(run, job, rows)
     for group in restored.groups:
         _restore_group(run, job, group)
-    _restore_evaluations(job, restored.groups)
+    _restore_evaluations(job, restored.issued_evaluations)
     run.touch(job)
 
 
@@ -158,6 +158,7 @@ def _restore_group(run: Pass, job: JobRecord, row: RestoredGroup) -> None:
     if row.graded is not None:
         grading.accept_grade(run, job, group, row.graded)
         return
+    group.is_estimated = not row.closed
     for rollout, source in zip(group.rollouts, _members(row), strict=True):
         if rollout.is_open:
             _restore_holdings(run, job, (group, rollout), source)
@@ -205,13 +206,12 @@ def _expected(host: HostId | None, engines: set[HostId]) -> HostId | None:
     return host if host in engines else None
 
 
-def _restore_evaluations(job: JobRecord, rows: tuple[RestoredGroup, ...]) -> None:
+def _restore_evaluations(job: JobRecord, issued: tuple[int, ...]) -> None:
     """Evaluations that have groups go on; the newest policy's begins if it is due."""
     opened: dict[int, int] = {}
-    for row in rows:
-        step = row.policy_version
-        if row.purpose is Purpose.EVALUATION and step not in job.evaluated:
-            place = ordinal_of(row.group_id) - evaluation.first_ordinal(step)
+    for ordinal in issued:
+        step, place = evaluation.place_of(ordinal)
+        if step not in job.evaluated:
             opened[step] = max(opened.get(step, 0), place + 1)
     for step in sorted(opened):
         job.evaluations.append(EvaluationRun(step=step, policy=None, opened=opened[step]))

@@ -108,7 +108,8 @@ class Engine(Machine):
     def snapshot(self) -> list[Event]:
         """All rollouts that it holds."""
         held = tuple(
-            HeldRollout(run.rollout_id, run.try_, run.hop, run.turn) for run in self.runs.values()
+            HeldRollout(run.rollout_id, run.try_, run.hop, run.turn, run.oldest)
+            for run in self.runs.values()
         )
         return [
             HostJoined(

@@ -249,6 +249,11 @@ class Rows:
             evaluated_steps=tuple(job.evaluated),
             observed_generation=job.observed,
             reason=job.reason,
+            issued_evaluations=tuple(
+                group.opened.ordinal
+                for group in groups
+                if group.opened.purpose is Purpose.EVALUATION
+            ),
         )
 
 
