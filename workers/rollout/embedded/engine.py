@@ -299,9 +299,12 @@ class EmbeddedEngine:
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
 
     def _read(self, ref: WeightRef) -> PackedModel:
-        hit("engine.sync.before_read")
-        model = read_weights(ref, self._config, self._device)
-        hit("engine.sync.after_read")
+        try:
+            hit("engine.sync.before_read")
+            model = read_weights(ref, self._config, self._device)
+            hit("engine.sync.after_read")
+        except OSError as error:
+            raise SyncFailed(Refusal.UNREADABLE, str(error)) from error
         return model
 
     def _swap(self, served: Served) -> None:
