@@ -1,3 +1,5 @@
+"""The decoder on its own: causality, padding, positions, seeds."""
+
 import torch
 
 from tests.support.engines import decoder, reference_logprobs
@@ -20,7 +22,7 @@ def test_right_padding_does_not_change_real_positions() -> None:
     assert torch.allclose(padded[:1, :3], alone, atol=1e-5)
 
 
-def test_position_matters() -> None:
+def test_order_of_tokens_changes_their_probabilities() -> None:
     model = decoder()
     assert not torch.allclose(
         reference_logprobs(model, (1, 2, 3)), reference_logprobs(model, (2, 1, 3)), atol=1e-3

@@ -1,3 +1,5 @@
+"""Model folders: round trips, identity of weights, built-in models."""
+
 from pathlib import Path
 
 import pytest

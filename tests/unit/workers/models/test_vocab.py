@@ -1,3 +1,5 @@
+"""Vocabularies: one text, one id sequence."""
+
 from pathlib import Path
 
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Tokens from logits and uniform numbers, with the probability really used."""
+
 import math
 
 import torch
