@@ -7,6 +7,14 @@ from domain.ids import AttemptId, CheckpointId, GroupId, JobId, RolloutId
 HOST_TASK: Final = "venus.host"
 """Celery task `host(id, epoch)`: wakes a keeper, carries no truth."""
 
+CHORE_TASK: Final = "venus.chore"
+"""Celery task `chore(operation id)`: wakes a worker for a row of `operation`."""
+
+GENERATE: Final = "generate"
+VALIDATE_ENVIRONMENT: Final = "validate_environment"
+PREPARE_JOB: Final = "prepare_job"
+"""Kinds of operations."""
+
 HOST_QUEUE: Final = "hosts"
 CHORE_QUEUE: Final = "chores"
 
@@ -39,3 +47,8 @@ def checkpoint_prefix(job: JobId, checkpoint: CheckpointId, epoch: int) -> str:
 def package_path(content_sha: str) -> str:
     """Content-addressed environment package archive."""
     return f"environments/{content_sha}.tar.gz"
+
+
+def tasks_path(sha: str) -> str:
+    """Content-addressed task list of one split under one configuration, as JSON lines."""
+    return f"tasks/{sha}.jsonl"

@@ -64,7 +64,8 @@ async def start_operation(
         .values(id=id, project_id=project_id, kind=kind, request=dict(request), state="pending")
         .returning(t.operation)
     )
-    return (await connection.execute(query)).one()
+    row: Row[Any] = (await connection.execute(query)).one()
+    return row
 
 
 async def find_operation(

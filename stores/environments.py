@@ -25,15 +25,13 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """A validated package."""
+    """A well-formed package whose code has not run yet."""
 
     id: str
     content_sha: str
     package_uri: str
     package_sha: str
     manifest: Mapping[str, Any]
-    findings: Sequence[Mapping[str, Any]]
-    splits: Mapping[str, int]
 
 
 async def ensure(
@@ -58,7 +56,7 @@ async def ensure(
 async def add_version(
     connection: AsyncConnection, owner: Owner, environment_id: str, new: NewVersion
 ) -> Row[Any]:
-    """Add a version; the same content is the version that exists."""
+    """Add a version in state `validating`; the same content is the version that exists."""
     await connection.execute(
         update(environment)
         .where(environment.c.id == environment_id, environment.c.project_id == owner.project_id)
@@ -89,13 +87,12 @@ async def add_version(
             package_uri=new.package_uri,
             package_sha=new.package_sha,
             manifest=dict(new.manifest),
-            state="ready",
-            findings=[dict(one) for one in new.findings],
-            splits=dict(new.splits),
+            state="validating",
         )
         .returning(version)
     )
-    return inserted.one()
+    row: Row[Any] = inserted.one()
+    return row
 
 
 async def page(
@@ -131,6 +128,14 @@ async def versions(
         .order_by(version.c.version)
     )
     return (await connection.execute(query)).all()
+
+
+async def find_any_version(
+    connection: AsyncConnection, project_id: str, name: str, number: int
+) -> Row[Any] | None:
+    """A version in any state."""
+    found = await versions(connection, project_id, name)
+    return next((row for row in found if row.version == number), None)
 
 
 async def find_version(

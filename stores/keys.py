@@ -24,7 +24,8 @@ async def find_active(connection: AsyncConnection, secret_hash: str) -> Row[Any]
 
 async def create(connection: AsyncConnection, **values: object) -> Row[Any]:
     """Insert a key and return its row."""
-    return (await connection.execute(insert(key).values(**values).returning(key))).one()
+    row: Row[Any] = (await connection.execute(insert(key).values(**values).returning(key))).one()
+    return row
 
 
 async def list_of(connection: AsyncConnection, organization_id: str) -> Sequence[Row[Any]]:
@@ -33,12 +34,15 @@ async def list_of(connection: AsyncConnection, organization_id: str) -> Sequence
     return (await connection.execute(query)).all()
 
 
-async def revoke(connection: AsyncConnection, organization_id: str, key_id: str) -> bool:
-    """Revoke a key of this organization; False when there is none."""
+async def revoke(
+    connection: AsyncConnection, organization_id: str | None, key_id: str
+) -> bool:
+    """Revoke a key of this organization (None: of any, for the admin); False when there is none."""
+    query = update(key).where(key.c.id == key_id)
+    if organization_id is not None:
+        query = query.where(key.c.organization_id == organization_id)
     result = await connection.execute(
-        update(key)
-        .where(key.c.id == key_id, key.c.organization_id == organization_id)
-        .values(revoked_at=func.coalesce(key.c.revoked_at, func.now()))
+        query.values(revoked_at=func.coalesce(key.c.revoked_at, func.now()))
     )
     return result.rowcount == 1
 

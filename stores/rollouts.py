@@ -105,7 +105,8 @@ async def find(
 ) -> Row[Any] | None:
     """A rollout of the project."""
     query = _rollouts(project_id).where(rollout.c.id == rollout_id)
-    return (await connection.execute(query)).first()
+    row: Row[Any] | None = (await connection.execute(query)).first()
+    return row
 
 
 async def tries(connection: AsyncConnection, project_id: str, rollout_id: str) -> Sequence[Row[Any]]:

@@ -387,6 +387,10 @@ operation = Table(
     Column("error", JSONB),
     # Starts of its chore, counted here and not by the broker: a poisonous one ends.
     Column("starts", Integer, nullable=False, server_default="0"),
+    Column("dispatched_at", DateTime(timezone=True)),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
     _created(),
     CheckConstraint("state in ('pending','running','done','failed')", name="state"),
+    Index("ix_operation_open", "state", postgresql_where=text("ended_at is null")),
 )

@@ -14,7 +14,8 @@ from stores import tables as t
 async def create_organization(connection: AsyncConnection, id: str, name: str) -> Row[Any]:
     """Insert an organization."""
     query = insert(t.organization).values(id=id, name=name).returning(t.organization)
-    return (await connection.execute(query)).one()
+    row: Row[Any] = (await connection.execute(query)).one()
+    return row
 
 
 async def organizations(
@@ -37,7 +38,8 @@ async def create_project(
         .on_conflict_do_nothing()
         .returning(t.project)
     )
-    return (await connection.execute(query)).first()
+    row: Row[Any] | None = (await connection.execute(query)).first()
+    return row
 
 
 async def projects(connection: AsyncConnection, organization_id: str) -> Sequence[Row[Any]]:

@@ -211,6 +211,9 @@ def upgrade() -> None:
         sa.Column("result", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
         sa.Column("error", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
         sa.Column("starts", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("dispatched_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -224,6 +227,13 @@ def upgrade() -> None:
             ["project_id"], ["project.id"], name=op.f("fk_operation_project_id")
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_operation")),
+    )
+    op.create_index(
+        "ix_operation_open",
+        "operation",
+        ["state"],
+        unique=False,
+        postgresql_where=sa.text("ended_at is null"),
     )
     op.create_table(
         "attempt",
@@ -575,6 +585,9 @@ def downgrade() -> None:
     op.drop_table("job_event")
     op.drop_table("environment_version")
     op.drop_table("attempt")
+    op.drop_index(
+        "ix_operation_open", table_name="operation", postgresql_where=sa.text("ended_at is null")
+    )
     op.drop_table("operation")
     op.drop_index(op.f("ix_job_project_id_id"), table_name="job")
     op.drop_index("ix_job_active", table_name="job", postgresql_where=sa.text("ended_at is null"))

@@ -168,3 +168,20 @@ async def published_before(
         step_table.c.step.not_in(pinned),
     )
     return tuple((row[0], row[1]) for row in await connection.execute(query))
+
+
+async def of_project(
+    connection: AsyncConnection, project_id: str, checkpoint_id: CheckpointId
+) -> CheckpointRow | None:
+    """A ready checkpoint of a job of this project."""
+    query = (
+        select(checkpoint)
+        .join(t.job, t.job.c.id == checkpoint.c.job_id)
+        .where(
+            checkpoint.c.id == checkpoint_id,
+            checkpoint.c.state == "ready",
+            t.job.c.project_id == project_id,
+        )
+    )
+    row = (await connection.execute(query)).first()
+    return None if row is None else _row(row)

@@ -1,0 +1,1 @@
+"""Checkpoints: list, download, a look at what they generate; operations."""

@@ -1,0 +1,1 @@
+"""Jobs: validation, creation, verbs, events, metrics, ledger."""

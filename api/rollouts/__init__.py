@@ -1,0 +1,1 @@
+"""Groups, rollouts and trajectories, for reading."""

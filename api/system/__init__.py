@@ -1,0 +1,1 @@
+"""Health, status, models of the registry, metrics for Prometheus."""

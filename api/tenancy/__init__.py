@@ -1,0 +1,1 @@
+"""Organizations, projects and API keys."""

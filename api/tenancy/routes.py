@@ -1,0 +1,116 @@
+"""Routes of organizations, projects and API keys."""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from api.auth.caller import CallerDep
+from api.gateway import Gateway, gateway_of
+from api.idempotency import IdempotencyKey, Once, run_once
+from api.problems import not_found
+from api.tenancy import service
+from stores import keys, tenancy
+from venusrl.models.common import Page
+from venusrl.models.tenancy import (
+    Key,
+    KeyCreate,
+    KeyCreated,
+    Organization,
+    OrganizationCreate,
+    Project,
+    ProjectCreate,
+)
+
+router = APIRouter(prefix="/v1", tags=["tenancy"])
+
+
+@router.post("/organizations", status_code=201, response_model=Organization)
+async def create_organization(
+    body: OrganizationCreate,
+    caller: CallerDep,
+    request: Request,
+    key: IdempotencyKey = None,
+    gateway: Gateway = Depends(gateway_of),
+) -> JSONResponse:
+    """Create an organization; needs the installation's admin key."""
+    once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
+    return await run_once(
+        gateway, once, lambda c: service.create_organization(c, gateway, caller, body)
+    )
+
+
+@router.get("/organizations")
+async def list_organizations(
+    caller: CallerDep, gateway: Gateway = Depends(gateway_of)
+) -> Page[Organization]:
+    """The caller's organization; all of them for the installation's admin key."""
+    async with gateway.database.begin() as connection:
+        rows = await tenancy.organizations(connection, caller.organization_id)
+    return Page[Organization](data=[service.organization_of(r) for r in rows], has_more=False)
+
+
+@router.post("/projects", status_code=201, response_model=Project)
+async def create_project(
+    body: ProjectCreate,
+    caller: CallerDep,
+    request: Request,
+    key: IdempotencyKey = None,
+    gateway: Gateway = Depends(gateway_of),
+) -> JSONResponse:
+    """Create a project in an organization; needs the role admin."""
+    once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
+    return await run_once(
+        gateway, once, lambda c: service.create_project(c, gateway, caller, body)
+    )
+
+
+@router.get("/projects")
+async def list_projects(
+    caller: CallerDep, organization_id: str = "", gateway: Gateway = Depends(gateway_of)
+) -> Page[Project]:
+    """Projects of the caller's organization."""
+    organization = caller.organization_id or organization_id
+    async with gateway.database.begin() as connection:
+        rows = await tenancy.projects(connection, organization)
+    return Page[Project](data=[service.project_of(row) for row in rows], has_more=False)
+
+
+@router.post("/api-keys", status_code=201, response_model=KeyCreated)
+async def create_key(
+    body: KeyCreate,
+    caller: CallerDep,
+    request: Request,
+    key: IdempotencyKey = None,
+    gateway: Gateway = Depends(gateway_of),
+) -> JSONResponse:
+    """Create a key of a project. The secret is in this answer only; a retry cannot repeat it."""
+    once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
+    secret: dict[str, Any] = {}
+    answer = await run_once(
+        gateway, once, lambda c: service.create_key(c, gateway, (caller, secret), body)
+    )
+    return service.with_secret(answer, secret)
+
+
+@router.get("/api-keys")
+async def list_keys(
+    caller: CallerDep, organization_id: str = "", gateway: Gateway = Depends(gateway_of)
+) -> Page[Key]:
+    """Keys of the caller's organization, without secrets."""
+    caller.may("admin")
+    async with gateway.database.begin() as connection:
+        rows = await keys.list_of(connection, caller.organization_id or organization_id)
+    return Page[Key](data=[service.key_of(row) for row in rows], has_more=False)
+
+
+@router.delete("/api-keys/{key_id}", status_code=204)
+async def revoke_key(
+    key_id: str, caller: CallerDep, gateway: Gateway = Depends(gateway_of)
+) -> Response:
+    """Revoke a key at once."""
+    caller.may("admin")
+    async with gateway.database.begin() as connection:
+        if not await keys.revoke(connection, caller.organization_id, key_id):
+            raise not_found("key", key_id)
+    return Response(status_code=204)
