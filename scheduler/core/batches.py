@@ -17,14 +17,15 @@ from scheduler.core.state import Pass
 
 def fill(run: Pass, job: JobRecord) -> None:
     """Assign what may be assigned to the step being filled; the B-th assignment closes it."""
-    if job.committed >= job.plan.max_steps or job.policy is None:
+    if job.committed >= job.plan.max_steps or job.policy is None or not job.batch_is_old:
         return
     drop_overdue(run, job)
+    job.batch_is_old = False
     batch = job.plan.groups_per_batch
     key = order_key(job)
     waiting = [g for g in job.training_groups() if g.phase is GroupPhase.COMPLETE]
     waiting.sort(key=lambda group: (job.last_valid_step(group), key(group)))
-    deadlines = _unassigned_deadlines(job)
+    deadlines = _unassigned_deadlines(job) if waiting else {}
     for group in waiting:
         if len(job.positions) == batch:
             break

@@ -195,8 +195,10 @@ def _fold_rollout(
         case TurnFinished():
             rollout.turn, rollout.tokens = event.turn, event.tokens
             rollout.sampled_tokens, rollout.tool_s = event.sampled_tokens, event.tool_s
-            if rollout.oldest_version != event.oldest_version:
-                rollout.oldest_version = event.oldest_version
+            former = group.oldest_possible_version()
+            rollout.oldest_version = event.oldest_version
+            if group.oldest_possible_version() != former:
+                job.batch_is_old = job.ranks_are_old = True
                 run.touch(job)
             order.rank_group(run, job, group)
         case TryFailed():

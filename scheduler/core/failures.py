@@ -59,7 +59,7 @@ def end_try(
     """Let go of what the try holds; the next try, if any, wants a sandbox."""
     let_go(run.state, job, group, rollout)
     run.grants_wanted = True
-    job.ranks_are_old = True
+    job.ranks_are_old = job.batch_is_old = True
     run.emit(command)
     if command.next_try is None:
         return
@@ -109,7 +109,7 @@ def drop_group(
     if group.is_training and reason is DropReason.CANCELLED:
         job.returned.append(group.ordinal)
     del job.groups[group.group_id]
-    job.ranks_are_old = True
+    job.ranks_are_old = job.batch_is_old = True
     run.grants_wanted = True
     run.touch(job)
 

@@ -51,7 +51,7 @@ def close_rollout_record(
         job.engine_losses = 0
         count_try(run, job, is_failure=False)
     group.progress_at = run.now
-    job.ranks_are_old = True
+    job.ranks_are_old = job.batch_is_old = True
     run.touch(job)
     if check_members(run, job, group) and not group.open_rollouts():
         group.phase = GroupPhase.CLOSED
@@ -81,7 +81,7 @@ def accept_grade(run: Pass, job: JobRecord, group: GroupRecord, event: GroupGrad
     """Fold verdicts: complete, or dropped before it counts."""
     group.progress_at = job.progress_at = run.now
     job.blocked = None
-    job.ranks_are_old = True
+    job.ranks_are_old = job.batch_is_old = True
     run.touch(job)
     run.grants_wanted = True
     if not group.is_training:

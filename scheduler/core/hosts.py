@@ -146,7 +146,7 @@ def _join_engine(
             rollout.turn = max(rollout.turn, entry.turn)
             if rollout.oldest_version is None:
                 rollout.oldest_version = entry.oldest_version
-            job.ranks_are_old = True
+            job.ranks_are_old = job.batch_is_old = True
     kept = {(entry.rollout_id, entry.try_, entry.hop) for entry in held}
     for _, rollout in placed_on(job, host.host_id):
         if (rollout.rollout_id, rollout.try_, rollout.hop) not in kept:

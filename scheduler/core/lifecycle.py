@@ -91,7 +91,7 @@ def restore_trainer(run: Pass, job: JobRecord, policy: PolicyRef) -> None:
     """The trainer is ready: catch up with steps that the core has not heard of, repeat requests."""
     while job.committed < policy.version:
         _count_step(run, job)
-    job.policy = policy
+    job.policy, job.batch_is_old = policy, True
     evaluation.begin_due(job, policy)
     if job.is_closing_step:
         job.is_closing_step = False
@@ -302,4 +302,4 @@ def _count_step(run: Pass, job: JobRecord) -> None:
     job.trainer_losses = 0
     job.progress_at = run.now
     job.blocked = None
-    job.ranks_are_old = True
+    job.ranks_are_old = job.batch_is_old = True

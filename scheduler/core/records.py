@@ -268,6 +268,8 @@ class JobRecord:
     blocked_noted_at: float = 0.0
     progress_at: float = 0.0
     ranks_are_old: bool = True
+    batch_is_old: bool = True
+    """A group completed, left or changed its last valid step since positions were last filled."""
 
     @property
     def attempt_id(self) -> AttemptId:
