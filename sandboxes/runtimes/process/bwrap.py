@@ -9,7 +9,6 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,11 +108,11 @@ def _version_of(python: str) -> tuple[int, int]:
 class Installation:
     """What all sandboxes of a runtime share: binary, interpreter, compiled agent, /etc."""
 
-    def __init__(self, account: Account | None) -> None:
+    def __init__(self, account: Account | None, folder: Path) -> None:
         self.account = account
         self.interpreter = find_interpreter()
-        self._folder = Path(tempfile.mkdtemp(prefix="venus-guest-"))
-        self._folder.chmod(0o755)
+        self._folder = folder
+        self._folder.mkdir(parents=True)
         self._bwrap = os.open(find_bwrap(), os.O_PATH | os.O_CLOEXEC)
         self._agent = _open_path(self._compile_agent())
         self._etc = _open_path(self._write_etc())

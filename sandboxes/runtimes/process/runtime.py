@@ -7,6 +7,7 @@ dies with the thread that started it. A start costs the loop one fork; the rest 
 import asyncio
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from domain.sandbox import MemberKey
@@ -41,8 +42,10 @@ count, and must not fire before it."""
 class ProcessRuntime:
     """Sandboxes of this machine over bubblewrap."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: Path) -> None:
+        """`scratch` is a folder of its own for the files that all sandboxes share."""
         assert threading.current_thread() is threading.main_thread()
+        self._scratch = scratch
         self._account = find_account()
         self._installation: Installation | None = None
         self._starts = asyncio.Semaphore(STARTS_MAX)
@@ -70,7 +73,7 @@ class ProcessRuntime:
 
     async def fork(self, members: Sequence[SandboxSpec]) -> tuple[ProcessSandbox, ...]:
         """One sandbox for each member, in order, existing ones included. Raises ForkFailed."""
-        self._installation = self._installation or Installation(self._account)
+        self._installation = self._installation or Installation(self._account, self._scratch)
         self._watch = self._watch or asyncio.create_task(self._watch_loop())
         fresh = [spec.key for spec in members if spec.key not in self._members]
         tasks = [self._member(spec) for spec in members]

@@ -1,0 +1,119 @@
+"""Fresh sandboxes for rewards that ask for one, from the node's grading reserve.
+
+Each rollout gets its own at its first call: the package's `grader/` folder read-only at /grader, the
+listed artefacts of the agent's sandbox in the work folder, and nothing else of that sandbox.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from domain.ids import RolloutId, attempt_of, group_of, index_of
+from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
+from sandboxes.node.slots import Slots
+from sandboxes.ports import ForkFailed, Mount, Runtime, Sandbox, SandboxSpec
+from venusrl.env.messages import Rollout
+from venusrl.env.sandbox import (
+    CallKey,
+    SandboxError,
+    SandboxRequest,
+    SandboxResult,
+    WriteRequest,
+)
+from workers.fleet.packages import Package
+
+GRADER_FOLDER: Final = "grader"
+GRADER_TARGET: Final = "/grader"
+
+ROOM_WAIT_S: Final = 300.0
+"""A grading that finds no room within it fails with a cause and is asked again."""
+
+
+class NoGradingRoom(Exception):
+    """The node has no room for grading sandboxes now; the message names the limit."""
+
+
+@dataclass(slots=True)
+class _Wave:
+    """The port of one wave of rollouts; a rollout's sandbox starts with its first call."""
+
+    runtime: Runtime
+    package: Package
+    rollouts: dict[str, Rollout]
+    epoch: int
+    started: dict[str, "asyncio.Task[Sandbox]"] = field(default_factory=dict)
+
+    async def call(self, key: CallKey, request: SandboxRequest) -> SandboxResult:
+        """Run one call of a reward; a sandbox that could not be made is lost."""
+        task = self.started.get(key.rollout)
+        if task is None:
+            task = self.started[key.rollout] = asyncio.create_task(self._start(key.rollout))
+        try:
+            sandbox = await asyncio.shield(task)
+        except ForkFailed as error:
+            raise SandboxError("lost", str(error)) from error
+        return await sandbox.call(request)
+
+    def member(self, rollout: str) -> MemberKey:
+        """The key of a rollout's grading sandbox; another grade epoch is another sandbox."""
+        rollout_id = RolloutId(rollout)
+        group = group_of(rollout_id)
+        return MemberKey(
+            attempt_id=attempt_of(group),
+            group_id=group,
+            index=index_of(rollout_id),
+            try_=0,
+            purpose=SandboxPurpose.GRADER,
+            ordinal=self.epoch,
+        )
+
+    async def _start(self, rollout: str) -> Sandbox:
+        folder = self.package.folder / GRADER_FOLDER
+        mounts = (Mount(folder, GRADER_TARGET),) if folder.is_dir() else ()
+        spec = SandboxSpec(
+            key=self.member(rollout),
+            hostname="grader",
+            seed=0,
+            limits=SandboxLimits(),
+            mounts=mounts,
+        )
+        (sandbox,) = await self.runtime.fork([spec])
+        for path, text in self.rollouts[rollout].artefacts.items():
+            await sandbox.call(WriteRequest(path, text.encode()))
+        return sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class GradingSandboxes:
+    """Opens waves of grading sandboxes within the node's slots."""
+
+    runtime: Runtime
+    slots: Slots
+
+    @property
+    def at_once(self) -> int:
+        """Sandboxes of a wave that never has to wait for agents."""
+        return self.slots.reserve
+
+    @asynccontextmanager
+    async def wave(
+        self, package: Package, rollouts: Sequence[Rollout], epoch: int
+    ) -> AsyncIterator[_Wave]:
+        """Room for one sandbox a rollout; all of them are gone at the end. Raises NoGradingRoom."""
+        count = len(rollouts)
+        if count > self.slots.most(SandboxPurpose.GRADER):
+            raise NoGradingRoom(f"{count} grading sandboxes: {self.slots.describe()}")
+        try:
+            async with asyncio.timeout(ROOM_WAIT_S):
+                await self.slots.take(SandboxPurpose.GRADER, count)
+        except TimeoutError:
+            raise NoGradingRoom(self.slots.describe()) from None
+        wave = _Wave(self.runtime, package, {one.id: one for one in rollouts}, epoch)
+        try:
+            yield wave
+        finally:
+            await asyncio.gather(*(self.runtime.destroy(wave.member(one.id)) for one in rollouts))
+            await asyncio.gather(*wave.started.values(), return_exceptions=True)
+            self.slots.give(SandboxPurpose.GRADER, count)

@@ -1,0 +1,102 @@
+"""The part of a job's normalised spec that the grader obeys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from domain.advantage import AdvantageKind
+from domain.plan import AfterTries
+from domain.states import Purpose
+from infra.codec import convert
+from venusrl.env.messages import Json
+
+MIN_GROUP_SIZE_DEFAULT: Final = 2
+"""Of a spec that names none: a group of one has no signal."""
+
+
+class OnTruncated(StrEnum):
+    """What becomes of a rollout that a limit ended: graded as it is, left out, or worth zero."""
+
+    SCORE = "score"
+    MASK = "mask"
+    ZERO = "zero"
+
+
+class Control(StrEnum):
+    """Negative controls."""
+
+    SHUFFLED_REWARDS = "shuffled_rewards"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentUse:
+    """One entry of `environments`."""
+
+    config: Mapping[str, object] = field(default_factory=dict)
+    split: str = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureUse:
+    """`rollout.on_failure`."""
+
+    then: AfterTries = AfterTries.SHRINK
+    min_group_size: int = MIN_GROUP_SIZE_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutUse:
+    """`rollout`."""
+
+    on_truncated: OnTruncated = OnTruncated.SCORE
+    on_failure: FailureUse = field(default_factory=FailureUse)
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmUse:
+    """`algorithm`."""
+
+    advantage: AdvantageKind = AdvantageKind.GRPO
+    control: Control | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationUse:
+    """`evaluation`."""
+
+    split: str = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class GradingSpec:
+    """What is read; every other field of the spec is somebody else's."""
+
+    environments: tuple[EnvironmentUse, ...]
+    seed: int = 0
+    rollout: RolloutUse = field(default_factory=RolloutUse)
+    algorithm: AlgorithmUse = field(default_factory=AlgorithmUse)
+    evaluation: EvaluationUse | None = None
+
+    @property
+    def config(self) -> Mapping[str, Json]:
+        """Configuration of the job's environment."""
+        config: Mapping[str, Json] = convert(self.environments[0].config, dict)
+        return config
+
+    def split(self, purpose: Purpose) -> str:
+        """The split that a group's task comes from."""
+        if purpose is Purpose.EVALUATION and self.evaluation is not None:
+            return self.evaluation.split
+        return self.environments[0].split
+
+    def least_usable(self, size: int) -> int:
+        """Members that must count for a training group of this size."""
+        if self.rollout.on_failure.then is AfterTries.DROP:
+            return size
+        return max(min(self.rollout.on_failure.min_group_size, size), 1)
+
+
+def read_spec(spec: object) -> GradingSpec:
+    """Read a `job.spec` column. Raises msgspec.ValidationError for what the gateway let pass."""
+    return convert(spec, GradingSpec)

@@ -1,0 +1,210 @@
+"""Entry of a sandbox node agent's process: the composition root, under a keeper.
+
+| loop | consumes | ends with |
+|---|---|---|
+| leader link | frames of the leader | the process |
+| data server | requests of rollout hosts | the process |
+| reaper | time, Postgres | the process |
+"""
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from domain.ids import AttemptId
+from domain.states import HostKind
+from domain.wire import Fork, Grade, HostSnapshot, Release, ReleaseAttempt
+from environments.ports import EnvironmentProcess
+from environments.process import start_environment
+from infra.clock import SystemClock
+from infra.host_process import HostContext, run_host
+from infra.link import LeaderLink
+from infra.logging import get_logger
+from sandboxes.node.reaper import Orphans, Reaper
+from sandboxes.node.registry import TryKey, TryState
+from sandboxes.node.slots import Slots
+from sandboxes.runtimes.process import ProcessRuntime
+from stores.blobs import Blobs
+from stores.system.leadership import find_leader
+from stores.unit_of_work import Database, HostFence
+from venusrl.env.messages import Json
+from workers.fleet.data_server import DataServer
+from workers.fleet.environment_pool import EnvironmentPool
+from workers.fleet.forks import Forker
+from workers.fleet.grading import Grader
+from workers.fleet.grading_sandboxes import GradingSandboxes
+from workers.fleet.holdings import Holdings
+from workers.fleet.ownership import PostgresOwnership
+from workers.fleet.packages import Package, Packages
+from workers.fleet.turns import TurnServer
+
+GRADING_RESERVE: Final = 1
+"""Sandboxes that agents never get; the leader's pool counts with the same number."""
+
+DATA_KEY_BYTES: Final = 32
+"""As long as the other keys between hosts."""
+
+
+async def start_process(package: Package, config: Mapping[str, Json]) -> EnvironmentProcess:
+    """Start an environment's process in its own sandbox."""
+    return await start_environment(package.folder, package.manifest, config)
+
+
+@dataclass(slots=True)
+class NodeAgent:
+    """All parts of a node agent; `on_frame` and `snapshot` serve the leader link."""
+
+    context: HostContext
+    holdings: Holdings
+    forker: Forker
+    grader: Grader
+    environments: EnvironmentPool
+    capacity: int
+    data_key: str
+    data_address: str = ""
+
+    def on_frame(self, frame: object) -> None:
+        """One frame of the leader; never waits."""
+        match frame:
+            case Fork():
+                self.forker.fork(frame)
+            case Release():
+                self.holdings.spawn(self.holdings.release(frame.rollout_id, frame.try_))
+            case ReleaseAttempt():
+                self.holdings.spawn(self.release_attempt(frame))
+            case Grade():
+                self.grader.grade(frame)
+            case _:
+                get_logger().warning("frame.unknown", kind=type(frame).__name__)
+
+    async def release_attempt(self, frame: ReleaseAttempt) -> None:
+        """Destroy everything of an attempt."""
+        await self.grader.release_attempt(frame.attempt_id)
+        await self.holdings.release_attempt(frame.attempt_id)
+        await self.environments.stop_attempt(frame.attempt_id)
+
+    def snapshot(self) -> HostSnapshot:
+        """All that is held. Failures are told again right after it: their frames may be lost."""
+        registry = self.holdings.registry
+        asyncio.get_running_loop().call_soon(self._tell_failures)
+        held = registry.in_state(TryState.READY, TryState.SEALED)
+        return HostSnapshot(
+            host_id=self.context.host_id,
+            epoch=self.context.epoch,
+            kind=HostKind.NODE,
+            attempt_id=None,
+            slots=self.capacity,
+            data_address=self.data_address,
+            data_key=self.data_key,
+            sandboxes=tuple(f"{one.key.rollout_id}/{one.key.try_}" for one in held),
+        )
+
+    def figures(self) -> dict[str, float]:
+        """What the leader shows of this node."""
+        return {
+            "tries": float(len(self.holdings.registry.all())),
+            "sandboxes": float(len(self.holdings.runtime.keys())),
+            "environment_restarts": float(self.environments.restarts),
+            "environment_lag_s": self.environments.lag_s,
+        }
+
+    def held(self) -> tuple[list[TryKey], tuple[AttemptId, ...]]:
+        """What the reaper asks about."""
+        tries = [one.key for one in self.holdings.registry.all()]
+        return tries, self.environments.attempts()
+
+    async def destroy(self, orphans: Orphans) -> None:
+        """End what has no owner."""
+        await self.holdings.release_tries(orphans.tries)
+        for attempt_id in orphans.attempts:
+            await self.release_attempt(ReleaseAttempt(attempt_id))
+
+    def _tell_failures(self) -> None:
+        for held in self.holdings.registry.in_state(TryState.FAILED):
+            self.holdings.tell_failure(held)
+
+
+async def serve(context: HostContext) -> None:
+    """Be the node agent until the lease ends; nothing of it outlives the process."""
+    settings, clock = context.settings, SystemClock()
+    database = Database(settings.database_url)
+    blobs = Blobs(settings.object_store_url)
+    runtime = ProcessRuntime(scratch_folder(settings.home, context))
+    capacity = settings.limits.sandboxes
+    slots = Slots(capacity, GRADING_RESERVE)
+    packages = Packages(blobs, settings.home / "packages")
+    environments = EnvironmentPool(start_process, clock)
+    link = LeaderLink(
+        context.host_id,
+        context.epoch,
+        context.birth.key,
+        find_leader=lambda: find_leader(settings.database_url),
+        snapshot=lambda: agent.snapshot(),
+        on_frame=lambda frame: agent.on_frame(frame),
+        figures=lambda: agent.figures(),
+    )
+    holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send)
+    grader = Grader(
+        database=database,
+        fence=HostFence(context.host_id, context.epoch),
+        blobs=blobs,
+        packages=packages,
+        environments=environments,
+        sandboxes=GradingSandboxes(runtime, slots),
+        notify=link.send,
+        clock=clock,
+    )
+    agent = NodeAgent(
+        context=context,
+        holdings=holdings,
+        forker=Forker(holdings, packages, environments),
+        grader=grader,
+        environments=environments,
+        capacity=capacity,
+        data_key=secrets.token_hex(DATA_KEY_BYTES),
+    )
+    server = DataServer(TurnServer(holdings, environments, clock), agent.data_key)
+    agent.data_address = await server.open()
+    reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
+    context.mode = "idle"
+    try:
+        await _until_over(context, holdings, [link.run(), reaper.run()])
+    finally:
+        await server.close()
+        await grader.close()
+        await holdings.close()
+        await environments.close()
+        await runtime.close()
+        await database.close()
+
+
+async def _until_over(
+    context: HostContext, holdings: Holdings, loops: list[Coroutine[Any, Any, None]]
+) -> None:
+    tasks = [asyncio.create_task(loop) for loop in loops]
+    stopped = asyncio.create_task(context.stopping.wait())
+    try:
+        done, _ = await asyncio.wait(
+            {*tasks, stopped, holdings.broken}, return_when=asyncio.FIRST_COMPLETED
+        )
+        for one in done:
+            one.result()
+    finally:
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+
+
+def scratch_folder(home: Path, context: HostContext) -> Path:
+    """Where this epoch's guest files lie; what earlier epochs left is removed."""
+    parent = home / "hosts" / context.host_id
+    shutil.rmtree(parent, ignore_errors=True)
+    return parent / f"e{context.epoch}"
+
+
+if __name__ == "__main__":
+    run_host(serve)
