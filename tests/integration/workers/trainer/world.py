@@ -60,6 +60,7 @@ class World:
                     "name": "j",
                     "spec": dict(self.spec),
                     "submitted_spec": {},
+                    "environment_version_id": "ev_t",
                     "attempt_id": ATTEMPT,
                     "state": "running",
                     **owner,

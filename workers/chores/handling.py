@@ -1,0 +1,33 @@
+"""What a chore's handler gets and how it says that it cannot be done."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from domain.errors import VenusError
+from infra.settings import Settings
+from stores.blobs import Blobs
+from stores.system.operations import TakenOperation
+from stores.unit_of_work import Database
+
+
+@dataclass(frozen=True, slots=True)
+class ChoreTools:
+    """The process's handles."""
+
+    settings: Settings
+    database: Database
+    blobs: Blobs
+
+
+class ChoreFailed(VenusError):
+    """The operation ends as failed with this code; trying again would fail again."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        """Keep the closed code apart from the sentence for people."""
+        super().__init__(detail)
+        self.code = code
+
+
+Handler: TypeAlias = Callable[[ChoreTools, TakenOperation], Awaitable[Mapping[str, object]]]
+"""Does one kind of operation and returns its result. Must be safe to repeat."""

@@ -1,0 +1,43 @@
+"""The Celery side of chores: one late-acked task that runs an operation in a process of its own.
+
+Lost, late and duplicate messages are harmless: the row says whether there is work, and its first
+end wins.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Final
+
+from infra.logging import configure, get_logger
+from infra.names import CHORE_TASK
+from infra.process import dying_with_parent
+from infra.settings import Settings
+from stores.system.operations import STARTS_MAX
+from workers.app import app
+
+CHORE_DEADLINE_S: Final = 300.0
+"""Longest run of one start; far above any chore, far below the broker's visibility timeout."""
+
+
+@app.task(name=CHORE_TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
+def chore(operation_id: str) -> None:
+    """Run the operation until its process ends well; its row bounds the starts."""
+    configure("chores", Settings.from_env().log_level)
+    for _ in range(STARTS_MAX + 1):
+        status = run_once(operation_id)
+        if status == 0:
+            return
+        get_logger().warning("chore.ended", operation_id=operation_id, status=status)
+
+
+def run_once(operation_id: str) -> int:
+    """One start; the exit status, or -9 when it ran past its deadline."""
+    command = dying_with_parent((sys.executable, "-m", "workers.chores.main", operation_id))
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return process.wait(CHORE_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
