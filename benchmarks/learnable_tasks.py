@@ -9,13 +9,23 @@ from typing import Final
 
 import reasoning_gym
 
+from environments.adapters.reasoning_gym import ReasoningGym
+from venusrl.env.messages import Json, Task
 from workers.models.build.tiny_calc import operands
 
 CALC_BAD_FORMAT: Final = -0.2
 """Reward of an answer that is no number, and of a rollout without an answer."""
 
-TEXT_POOL: Final = 2000
-"""Items drawn once from reasoning_gym per split; a task is a pick among them."""
+TEXT_CONFIG: Final[dict[str, Json]] = {
+    "dataset": "chain_sum",
+    "size": 160,
+    "test_size": 40,
+    "min_terms": 2,
+    "max_terms": 2,
+    "min_digits": 1,
+    "max_digits": 1,
+}
+"""The easy configuration: 200 distinct questions, split by the adapter into disjoint parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +68,22 @@ def _calculator(arguments: str) -> str:
 
 
 @cache
-def _text_items(is_test: bool) -> "reasoning_gym.dataset.ProceduralDataset":
-    return reasoning_gym.create_dataset(
-        "chain_sum",
-        size=TEXT_POOL,
-        seed=77 if is_test else 7,
-        min_terms=2,
-        max_terms=2,
-        min_digits=1,
-        max_digits=1,
-    )
+def _text_tasks(is_test: bool) -> tuple[Task, ...]:
+    return tuple(ReasoningGym.load("test" if is_test else "train", TEXT_CONFIG))
+
+
+@cache
+def _text_dataset() -> "reasoning_gym.dataset.ProceduralDataset":
+    return reasoning_gym.create_dataset("chain_sum", size=1, seed=0)
 
 
 def _text_task(rng: Random, is_test: bool) -> LearnableTask:
-    dataset = _text_items(is_test)
-    entry = dataset[rng.randrange(TEXT_POOL)]
+    task = rng.choice(_text_tasks(is_test))
+    entry = {"answer": task.answer}
     return LearnableTask(
-        prompt=entry["question"],
+        prompt=task.prompt[0].content,
         max_tokens=8,
         bad_format=0.0,
-        score=lambda answer: float(dataset.score_answer(answer=answer, entry=entry)),
+        score=lambda answer: float(_text_dataset().score_answer(answer=answer, entry=entry)),
         tool=lambda arguments: "",
     )
