@@ -64,8 +64,6 @@ async def run_once(
 
 def _repeat(stored: idempotency.Stored, once: Once) -> JSONResponse:
     if stored.request_sha != once.request_sha or stored.response is None:
-        raise conflict(
-            "This Idempotency-Key was used for another request.", "idempotency_conflict"
-        )
+        raise conflict("This Idempotency-Key was used for another request.", "idempotency_conflict")
     headers = {"Idempotent-Replayed": "true"}
     return JSONResponse(stored.response, stored.status or 201, headers=headers)

@@ -109,7 +109,9 @@ def findings_of(errors: Sequence[Any], prefix: str = "") -> list[Finding]:
     found = []
     for error in errors:
         where = [str(part) for part in error["loc"] if part != "body"]
-        pointer = prefix + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in where)
+        pointer = prefix + "".join(
+            "/" + part.replace("~", "~0").replace("/", "~1") for part in where
+        )
         code = str(error["type"])
         hint = ""
         if code == "extra_forbidden":

@@ -80,7 +80,7 @@ async def load_context(
         raise JobUnreadable(f"stored spec: {error}") from error
     use = spec.environment
     async with database.begin() as connection:
-        package = await jobs.package_of(connection, row.project_id, use.ref)
+        package = await jobs.package_of(connection, row.job_id)
     if package is None:
         raise JobUnreadable(f"environment version {use.ref} is gone")
     train = await _tasks(blobs, row, use.split)

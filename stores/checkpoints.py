@@ -27,9 +27,7 @@ async def page(
     return await fetch_page(connection, query, checkpoint.c.id, request)
 
 
-async def find(
-    connection: AsyncConnection, project_id: str, checkpoint_id: str
-) -> Row[Any] | None:
+async def find(connection: AsyncConnection, project_id: str, checkpoint_id: str) -> Row[Any] | None:
     """A checkpoint of the project."""
     query = (
         select(checkpoint)
@@ -68,9 +66,9 @@ async def start_operation(
     return row
 
 
-async def find_operation(
-    connection: AsyncConnection, project_id: str, id: str
-) -> Row[Any] | None:
+async def find_operation(connection: AsyncConnection, project_id: str, id: str) -> Row[Any] | None:
     """An operation of the project."""
-    query = select(t.operation).where(t.operation.c.project_id == project_id, t.operation.c.id == id)
+    query = select(t.operation).where(
+        t.operation.c.project_id == project_id, t.operation.c.id == id
+    )
     return (await connection.execute(query)).first()

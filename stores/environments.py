@@ -34,9 +34,7 @@ class NewVersion:
     manifest: Mapping[str, Any]
 
 
-async def ensure(
-    connection: AsyncConnection, owner: Owner, id: str, name: str
-) -> Row[Any]:
+async def ensure(connection: AsyncConnection, owner: Owner, id: str, name: str) -> Row[Any]:
     """The environment of this name, created if need be, locked until the transaction ends."""
     await connection.execute(
         insert(environment)
@@ -95,9 +93,7 @@ async def add_version(
     return row
 
 
-async def page(
-    connection: AsyncConnection, project_id: str, request: PageRequest
-) -> PageOfRows:
+async def page(connection: AsyncConnection, project_id: str, request: PageRequest) -> PageOfRows:
     """Environments of a project."""
     query = select(environment).where(environment.c.project_id == project_id)
     return await fetch_page(connection, query, environment.c.id, request)
@@ -117,9 +113,7 @@ async def find(connection: AsyncConnection, project_id: str, name: str) -> Row[A
     return (await connection.execute(query)).first()
 
 
-async def versions(
-    connection: AsyncConnection, project_id: str, name: str
-) -> Sequence[Row[Any]]:
+async def versions(connection: AsyncConnection, project_id: str, name: str) -> Sequence[Row[Any]]:
     """All versions of an environment, oldest first."""
     query = (
         select(version)
@@ -156,5 +150,3 @@ async def find_version(
     if number is not None:
         query = query.where(version.c.version == number)
     return (await connection.execute(query)).first()
-
-

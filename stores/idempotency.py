@@ -35,9 +35,7 @@ async def take(
         )
     )
     claimed = await connection.execute(
-        insert(row)
-        .values(scope=scope, key=key, request_sha=request_sha)
-        .on_conflict_do_nothing()
+        insert(row).values(scope=scope, key=key, request_sha=request_sha).on_conflict_do_nothing()
     )
     if claimed.rowcount == 1:
         return None

@@ -26,7 +26,7 @@ class NewJob:
     spec: Mapping[str, Any]
     submitted_spec: Mapping[str, Any]
     labels: Mapping[str, str]
-    tasks: Mapping[str, Mapping[str, Any]]
+    environment_version_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,15 @@ async def create(connection: AsyncConnection, owner: Owner, new: NewJob) -> Row[
             spec=dict(new.spec),
             submitted_spec=dict(new.submitted_spec),
             labels=dict(new.labels),
-            tasks={split: dict(one) for split, one in new.tasks.items()},
+            environment_version_id=new.environment_version_id,
             attempt_id=new.attempt_id,
-            state="queued",
+            state="validating",
         )
     )
     await connection.execute(insert(attempt).values(id=new.attempt_id, job_id=new.id, number=1))
-    await events.append(connection, new.id, "job.created", {"name": new.name, "state": "queued"})
+    await events.append(
+        connection, new.id, "job.created", {"name": new.name, "state": "validating"}
+    )
     found = await find(connection, owner.project_id, new.id)
     assert found is not None
     return found
@@ -98,6 +100,16 @@ async def want(connection: AsyncConnection, project_id: str, job_id: str, desire
         .values(desired=desired, generation=job.c.generation + 1)
     )
     await events.append(connection, job_id, "job.desired", {"desired": desired})
+
+
+async def end_unstarted(connection: AsyncConnection, project_id: str, job_id: str) -> None:
+    """Cancel a job that no coordinator has taken up."""
+    await connection.execute(
+        update(job)
+        .where(job.c.id == job_id, job.c.project_id == project_id, job.c.state == "validating")
+        .values(state="cancelled", ended_at=func.now(), observed_generation=job.c.generation)
+    )
+    await events.append(connection, job_id, "job.state", {"state": "cancelled"})
 
 
 async def restart(
@@ -142,9 +154,7 @@ async def patch(
 ) -> None:
     """Change name or labels."""
     await connection.execute(
-        update(job)
-        .where(job.c.id == job_id, job.c.project_id == project_id)
-        .values(**dict(values))
+        update(job).where(job.c.id == job_id, job.c.project_id == project_id).values(**dict(values))
     )
 
 
@@ -207,9 +217,7 @@ async def evaluations(
     return (await connection.execute(query)).all()
 
 
-async def ledger(
-    connection: AsyncConnection, project_id: str, job_id: str
-) -> Sequence[Row[Any]]:
+async def ledger(connection: AsyncConnection, project_id: str, job_id: str) -> Sequence[Row[Any]]:
     """Rollouts of a job counted by purpose, end, verdict and disposition."""
     group, rollout = t.rollout_group, t.rollout
     keys = (group.c.purpose, rollout.c.end, rollout.c.verdict, rollout.c.disposition)

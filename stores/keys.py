@@ -34,9 +34,7 @@ async def list_of(connection: AsyncConnection, organization_id: str) -> Sequence
     return (await connection.execute(query)).all()
 
 
-async def revoke(
-    connection: AsyncConnection, organization_id: str | None, key_id: str
-) -> bool:
+async def revoke(connection: AsyncConnection, organization_id: str | None, key_id: str) -> bool:
     """Revoke a key of this organization (None: of any, for the admin); False when there is none."""
     query = update(key).where(key.c.id == key_id)
     if organization_id is not None:

@@ -39,9 +39,7 @@ async def fetch_page(
     """Run the query for one page, ordered by its id column."""
     limit = max(1, min(page.limit, LIMIT_MAX))
     if page.after is not None:
-        query = query.where(
-            id_column < page.after if page.descending else id_column > page.after
-        )
+        query = query.where(id_column < page.after if page.descending else id_column > page.after)
     order = id_column.desc() if page.descending else id_column
     rows = (await connection.execute(query.order_by(order).limit(limit + 1))).all()
     return PageOfRows(rows[:limit], len(rows) > limit)

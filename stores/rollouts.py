@@ -100,16 +100,16 @@ async def page(
     return await fetch_page(connection, query, rollout.c.id, request)
 
 
-async def find(
-    connection: AsyncConnection, project_id: str, rollout_id: str
-) -> Row[Any] | None:
+async def find(connection: AsyncConnection, project_id: str, rollout_id: str) -> Row[Any] | None:
     """A rollout of the project."""
     query = _rollouts(project_id).where(rollout.c.id == rollout_id)
     row: Row[Any] | None = (await connection.execute(query)).first()
     return row
 
 
-async def tries(connection: AsyncConnection, project_id: str, rollout_id: str) -> Sequence[Row[Any]]:
+async def tries(
+    connection: AsyncConnection, project_id: str, rollout_id: str
+) -> Sequence[Row[Any]]:
     """Ended tries of a rollout of the project."""
     query = (
         select(t.rollout_try)

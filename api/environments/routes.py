@@ -38,9 +38,7 @@ async def upload_version(
     data = await read_limited(request, gateway.settings.limits.upload_bytes, "The package")
     package = await service.read_package(gateway, name, data)
     once = Once(caller.key_id, key, request.url.path, sha256(data))
-    return await run_once(
-        gateway, once, lambda c: service.add_version(c, gateway, caller, package)
-    )
+    return await run_once(gateway, once, lambda c: service.add_version(c, gateway, caller, package))
 
 
 @router.get("")

@@ -60,9 +60,7 @@ async def create_project(
 ) -> JSONResponse:
     """Create a project in an organization; needs the role admin."""
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
-    return await run_once(
-        gateway, once, lambda c: service.create_project(c, gateway, caller, body)
-    )
+    return await run_once(gateway, once, lambda c: service.create_project(c, gateway, caller, body))
 
 
 @router.get("/projects")

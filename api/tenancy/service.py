@@ -61,9 +61,7 @@ async def create_project(
     known = await tenancy.organizations(connection, organization)
     if not known:
         raise not_found("organization", organization)
-    row = await tenancy.create_project(
-        connection, gateway.ids.new("prj"), organization, body.name
-    )
+    row = await tenancy.create_project(connection, gateway.ids.new("prj"), organization, body.name)
     if row is None:
         raise conflict(f"The organization has a project {body.name!r} already.", "name_taken")
     return project_of(row).model_dump(mode="json")

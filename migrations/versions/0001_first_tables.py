@@ -145,63 +145,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("project_id", "name", name=op.f("uq_environment_project_id_name")),
     )
     op.create_table(
-        "job",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("organization_id", sa.Text(), nullable=False),
-        sa.Column("project_id", sa.Text(), nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("spec", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("submitted_spec", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column(
-            "labels",
-            postgresql.JSONB(astext_type=sa.Text()),
-            server_default=sa.text("'{}'::jsonb"),
-            nullable=False,
-        ),
-        sa.Column(
-            "tasks",
-            postgresql.JSONB(astext_type=sa.Text()),
-            server_default=sa.text("'{}'::jsonb"),
-            nullable=False,
-        ),
-        sa.Column("generation", sa.BigInteger(), server_default="1", nullable=False),
-        sa.Column("observed_generation", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column("desired", sa.Text(), server_default="run", nullable=False),
-        sa.Column("attempt_id", sa.Text(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("queue_reason", sa.Text(), nullable=True),
-        sa.Column("queue_position", sa.Integer(), nullable=True),
-        sa.Column("failure", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
-        sa.Column("event_seq", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column(
-            "progress",
-            postgresql.JSONB(astext_type=sa.Text()),
-            server_default=sa.text("'{}'::jsonb"),
-            nullable=False,
-        ),
-        sa.Column(
-            "created_at",
-            sa.DateTime(timezone=True),
-            server_default=sa.text("now()"),
-            nullable=False,
-        ),
-        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["organization_id"], ["organization.id"], name=op.f("fk_job_organization_id")
-        ),
-        sa.ForeignKeyConstraint(["project_id"], ["project.id"], name=op.f("fk_job_project_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_job")),
-    )
-    op.create_index(
-        "ix_job_active",
-        "job",
-        ["state"],
-        unique=False,
-        postgresql_where=sa.text("ended_at is null"),
-    )
-    op.create_index(op.f("ix_job_project_id_id"), "job", ["project_id", "id"], unique=False)
-    op.create_table(
         "operation",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("project_id", sa.Text(), nullable=False),
@@ -234,32 +177,6 @@ def upgrade() -> None:
         ["state"],
         unique=False,
         postgresql_where=sa.text("ended_at is null"),
-    )
-    op.create_table(
-        "attempt",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("job_id", sa.Text(), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False),
-        sa.Column("from_checkpoint_id", sa.Text(), nullable=True),
-        sa.Column("base_step", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("next_ordinal", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column(
-            "unconsumed",
-            postgresql.ARRAY(sa.BigInteger()),
-            server_default=sa.text("'{}'"),
-            nullable=False,
-        ),
-        sa.Column(
-            "created_at",
-            sa.DateTime(timezone=True),
-            server_default=sa.text("now()"),
-            nullable=False,
-        ),
-        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(["job_id"], ["job.id"], name=op.f("fk_attempt_job_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_attempt")),
-        sa.UniqueConstraint("job_id", "number", name=op.f("uq_attempt_job_id_number")),
     )
     op.create_table(
         "environment_version",
@@ -303,6 +220,95 @@ def upgrade() -> None:
         sa.UniqueConstraint(
             "environment_id", "version", name=op.f("uq_environment_version_environment_id_version")
         ),
+    )
+    op.create_table(
+        "job",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("organization_id", sa.Text(), nullable=False),
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("spec", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("submitted_spec", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column(
+            "labels",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'{}'::jsonb"),
+            nullable=False,
+        ),
+        sa.Column("environment_version_id", sa.Text(), nullable=False),
+        sa.Column(
+            "tasks",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'{}'::jsonb"),
+            nullable=False,
+        ),
+        sa.Column("generation", sa.BigInteger(), server_default="1", nullable=False),
+        sa.Column("observed_generation", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("desired", sa.Text(), server_default="run", nullable=False),
+        sa.Column("attempt_id", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("queue_reason", sa.Text(), nullable=True),
+        sa.Column("queue_position", sa.Integer(), nullable=True),
+        sa.Column("failure", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+        sa.Column("event_seq", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column(
+            "progress",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'{}'::jsonb"),
+            nullable=False,
+        ),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["environment_version_id"],
+            ["environment_version.id"],
+            name=op.f("fk_job_environment_version_id"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["organization_id"], ["organization.id"], name=op.f("fk_job_organization_id")
+        ),
+        sa.ForeignKeyConstraint(["project_id"], ["project.id"], name=op.f("fk_job_project_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_job")),
+    )
+    op.create_index(
+        "ix_job_active",
+        "job",
+        ["state"],
+        unique=False,
+        postgresql_where=sa.text("ended_at is null"),
+    )
+    op.create_index(op.f("ix_job_project_id_id"), "job", ["project_id", "id"], unique=False)
+    op.create_table(
+        "attempt",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("from_checkpoint_id", sa.Text(), nullable=True),
+        sa.Column("base_step", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("next_ordinal", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column(
+            "unconsumed",
+            postgresql.ARRAY(sa.BigInteger()),
+            server_default=sa.text("'{}'"),
+            nullable=False,
+        ),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(["job_id"], ["job.id"], name=op.f("fk_attempt_job_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_attempt")),
+        sa.UniqueConstraint("job_id", "number", name=op.f("uq_attempt_job_id_number")),
     )
     op.create_table(
         "job_event",
@@ -583,15 +589,15 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_checkpoint_job_id_id"), table_name="checkpoint")
     op.drop_table("checkpoint")
     op.drop_table("job_event")
-    op.drop_table("environment_version")
     op.drop_table("attempt")
+    op.drop_index(op.f("ix_job_project_id_id"), table_name="job")
+    op.drop_index("ix_job_active", table_name="job", postgresql_where=sa.text("ended_at is null"))
+    op.drop_table("job")
+    op.drop_table("environment_version")
     op.drop_index(
         "ix_operation_open", table_name="operation", postgresql_where=sa.text("ended_at is null")
     )
     op.drop_table("operation")
-    op.drop_index(op.f("ix_job_project_id_id"), table_name="job")
-    op.drop_index("ix_job_active", table_name="job", postgresql_where=sa.text("ended_at is null"))
-    op.drop_table("job")
     op.drop_table("environment")
     op.drop_table("api_key")
     op.drop_table("project")

@@ -66,7 +66,8 @@ class JobRow:
 
 async def wanting_attention(connection: AsyncConnection) -> list[JobRow]:
     """Jobs whose generation the coordinator has not answered, oldest first."""
-    return await _jobs(connection, t.job.c.generation > t.job.c.observed_generation)
+    is_prepared = t.job.c.state != JobState.VALIDATING.value
+    return await _jobs(connection, (t.job.c.generation > t.job.c.observed_generation) & is_prepared)
 
 
 async def unfinished(connection: AsyncConnection) -> list[JobRow]:
@@ -327,20 +328,13 @@ class PackageRef:
     sha: str
 
 
-async def package_of(
-    connection: AsyncConnection, project_id: ProjectId, ref: str
-) -> PackageRef | None:
-    """The package of `name@version` in a project; None when there is no such ready version."""
-    name, _, version = ref.partition("@")
-    versions, environments = t.environment_version, t.environment
+async def package_of(connection: AsyncConnection, job_id: JobId) -> PackageRef | None:
+    """The package of the environment version that a job uses."""
+    versions = t.environment_version
     query = (
         select(versions.c.id, versions.c.package_uri, versions.c.package_sha)
-        .join(environments, environments.c.id == versions.c.environment_id)
-        .where(
-            environments.c.project_id == project_id,
-            environments.c.name == name,
-            versions.c.version == int(version),
-        )
+        .join(t.job, t.job.c.environment_version_id == versions.c.id)
+        .where(t.job.c.id == job_id)
     )
     row = (await connection.execute(query)).first()
     return None if row is None else PackageRef(row.id, row.package_uri, row.package_sha)

@@ -1,0 +1,34 @@
+"""Models of the registry: the built-in folders' configurations, read without torch."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from venusrl.models.checkpoints import BaseModelInfo
+
+BUILTIN: Final = Path(__file__).resolve().parents[2] / "workers" / "models" / "builtin"
+
+
+@lru_cache(maxsize=1)
+def models() -> dict[str, BaseModelInfo]:
+    """All models by name."""
+    found = {}
+    for config in sorted(BUILTIN.glob("*/config.json")):
+        read = json.loads(config.read_text())
+        name = config.parent.name
+        found[name] = BaseModelInfo(
+            name=name, context_tokens=int(read["max_position_embeddings"]), parameters=_size(read)
+        )
+    return found
+
+
+def _size(config: dict[str, int]) -> int:
+    """Parameters of a Llama-like decoder from its configuration."""
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim", width // config["num_attention_heads"])
+    heads = config["num_attention_heads"] + 2 * config["num_key_value_heads"]
+    block = width * head * heads + config["num_attention_heads"] * head * width
+    block += 3 * width * inner + 2 * width
+    tables = 1 if config.get("tie_word_embeddings") else 2
+    return config["num_hidden_layers"] * block + tables * config["vocab_size"] * width + width
