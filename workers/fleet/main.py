@@ -187,10 +187,9 @@ async def _until_over(
 ) -> None:
     tasks = [asyncio.create_task(loop) for loop in loops]
     stopped = asyncio.create_task(context.stopping.wait())
+    ends: set[asyncio.Future[Any]] = {*tasks, stopped, holdings.broken}
     try:
-        done, _ = await asyncio.wait(
-            {*tasks, stopped, holdings.broken}, return_when=asyncio.FIRST_COMPLETED
-        )
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for one in done:
             one.result()
     finally:

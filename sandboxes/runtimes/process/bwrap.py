@@ -1,21 +1,24 @@
 """Finds bubblewrap and a guest interpreter, and writes the command line of one sandbox.
 
-Everything that is not under /usr goes in as an open file descriptor: a sandbox runs under an
-unprivileged uid, and that uid may not be able to walk to an installation in somebody's home.
+As root, sandboxes run as `nobody` in a user namespace of their own: the kernel counts processes per
+user and namespace, and does not count root's. That account may not be able to walk to files in
+somebody's home, so files go in as open descriptors, and whole folders either as mounts, where the
+account can reach them, or file by file.
 """
 
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sandboxes.guest import agent
-from sandboxes.ports import ForkFailed, SandboxSpec
+from sandboxes.ports import ForkFailed, Mount, SandboxSpec
 
 GUEST_HOME: Final = "/work"
 GUEST_UID: Final = 1000
@@ -28,6 +31,9 @@ SHM_BYTES: Final = 16 * 1024 * 1024
 FILES_MAX: Final = 256
 """Open files of one process inside."""
 
+COPIED_FILES_MAX: Final = 256
+"""Files of a mount that go in one by one; each is a descriptor of ours while a sandbox starts."""
+
 OLDEST_GUEST_PYTHON: Final = (3, 9)
 """First version with pidfd_open, on which the guest agent builds."""
 
@@ -37,9 +43,12 @@ PROBE_TIMEOUT_S: Final = 20.0
 ROOT_LINKS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders that are links into /usr on a merged system, and real folders elsewhere."""
 
-PASSWD: Final = f"agent:x:{GUEST_UID}:{GUEST_UID}:agent:{GUEST_HOME}:/bin/sh\n"
-GROUP: Final = f"agent:x:{GUEST_UID}:\n"
-HOSTS: Final = "127.0.0.1 localhost\n"
+ETC: Final = {
+    "/etc/passwd": f"agent:x:{GUEST_UID}:{GUEST_UID}:agent:{GUEST_HOME}:/bin/sh\n",
+    "/etc/group": f"agent:x:{GUEST_UID}:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n",
+}
+"""All that programs need to know of users and names; nothing of the machine's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,26 @@ class Account:
 
     uid: int
     gid: int
+
+
+@dataclass(slots=True)
+class Launch:
+    """One command line with the descriptors that it names; `close` gives ours back."""
+
+    words: list[str] = field(default_factory=list)
+    fds: list[int] = field(default_factory=list)
+
+    def file(self, source: Path, target: str) -> None:
+        """Copy a file of ours into the sandbox's root."""
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self.fds.append(fd)
+        self.words += ["--perms", "0644", "--file", str(fd), target]
+
+    def close(self) -> None:
+        """Close our copies; the child has its own."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
 
 
 def find_bwrap() -> Path:
@@ -82,15 +111,29 @@ def find_interpreter() -> Interpreter:
     return Interpreter(str(own / "bin" / f"python3.{sys.version_info.minor}"), own)
 
 
-def find_account() -> Account | None:
-    """As root: the account nobody, for the kernel does not count root's processes. Else None."""
+def find_account(interpreter: Interpreter) -> Account | None:
+    """As root: the account nobody. None otherwise, and where nobody cannot reach the interpreter.
+
+    Without it, as root, the kernel does not count the sandbox's processes; the runtime does.
+    """
     if os.getuid() != 0:
+        return None
+    if interpreter.prefix is not None and not is_reachable(interpreter.prefix):
         return None
     try:
         nobody = pwd.getpwnam("nobody")
     except KeyError:
         return Account(65534, 65534)
     return Account(nobody.pw_uid, nobody.pw_gid)
+
+
+def is_reachable(path: Path) -> bool:
+    """Whether every account can walk to this folder and read it."""
+    for folder in (path, *path.parents):
+        needed = stat.S_IXOTH | (stat.S_IROTH if folder == path else 0)
+        if folder.stat().st_mode & needed != needed:
+            return False
+    return True
 
 
 def _version_of(python: str) -> tuple[int, int]:
@@ -108,22 +151,18 @@ def _version_of(python: str) -> tuple[int, int]:
 class Installation:
     """What all sandboxes of a runtime share: binary, interpreter, compiled agent, /etc."""
 
-    def __init__(self, account: Account | None, folder: Path) -> None:
-        self.account = account
+    def __init__(self, folder: Path) -> None:
         self.interpreter = find_interpreter()
+        self.account = find_account(self.interpreter)
         self._folder = folder
         self._folder.mkdir(parents=True)
+        self._agent = self._compile_agent()
+        self._etc = self._write_etc()
         self._bwrap = os.open(find_bwrap(), os.O_PATH | os.O_CLOEXEC)
-        self._agent = _open_path(self._compile_agent())
-        self._etc = _open_path(self._write_etc())
-        prefix = self.interpreter.prefix
-        self._prefix = _open_path(prefix) if prefix else None
 
     def close(self) -> None:
         """Forget the files; running sandboxes keep theirs."""
-        for fd in (self._bwrap, self._agent, self._etc, self._prefix):
-            if fd is not None:
-                os.close(fd)
+        os.close(self._bwrap)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -131,59 +170,64 @@ class Installation:
         """Path by which a child that inherits our descriptors can start bubblewrap."""
         return f"/proc/self/fd/{self._bwrap}"
 
-    def command(self, spec: SandboxSpec, mounts: Sequence[int], info_fd: int) -> list[str]:
-        """The command line of one sandbox; its fd 0 must be the agent's socket."""
-        limits = spec.limits
-        words = ["bwrap", *_ISOLATION, "--hostname", spec.hostname, "--info-fd", str(info_fd)]
-        words += ["--clearenv", *_environment(spec)]
-        words += _system_root()
-        words += ["--ro-bind-fd", str(self._agent), AGENT_PATH]
-        words += ["--ro-bind-fd", str(self._etc), "/etc"]
-        if self._prefix is not None:
-            words += ["--ro-bind-fd", str(self._prefix), str(self.interpreter.prefix)]
-        for fd, mount in zip(mounts, spec.mounts, strict=True):
-            words += ["--ro-bind-fd", str(fd), mount.target]
-        words += ["--proc", "/proc", "--dev", "/dev"]
-        words += ["--size", str(SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-        words += ["--size", str(limits.disk_bytes), "--tmpfs", GUEST_HOME]
-        words += ["--symlink", f"{GUEST_HOME}/.tmp", "/tmp", "--remount-ro", "/"]
-        words += ["--chdir", GUEST_HOME, "--"]
-        words += [self.interpreter.path, "-I", "-S", "-X", "utf8", AGENT_PATH]
-        caps = (limits.memory_bytes, limits.pids_max, limits.disk_bytes, FILES_MAX)
-        return words + [str(cap) for cap in caps]
-
-    def passed(self, mounts: Sequence[int], info_fd: int) -> tuple[int, ...]:
+    def passed(self, launch: Launch, info_fd: int) -> tuple[int, ...]:
         """Descriptors that the child must inherit."""
-        own = [fd for fd in (self._bwrap, self._agent, self._etc, self._prefix) if fd is not None]
-        return (*own, *mounts, info_fd)
+        return (self._bwrap, *launch.fds, info_fd)
+
+    def describe(self, launch: Launch, spec: SandboxSpec, info_fd: int) -> None:
+        """Write the command line of one sandbox; its fd 0 must be the agent's socket."""
+        limits = spec.limits
+        launch.words += ["bwrap", *_ISOLATION, "--hostname", spec.hostname]
+        launch.words += ["--info-fd", str(info_fd), "--clearenv", *_environment(spec)]
+        launch.words += _system_root()
+        launch.file(self._agent, AGENT_PATH)
+        for target, source in self._etc.items():
+            launch.file(source, target)
+        if self.interpreter.prefix is not None:
+            prefix = str(self.interpreter.prefix)
+            launch.words += ["--ro-bind", prefix, prefix]
+        for mount in spec.mounts:
+            self._add_mount(launch, mount)
+        launch.words += ["--proc", "/proc", "--dev", "/dev"]
+        launch.words += ["--size", str(SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        launch.words += ["--size", str(limits.disk_bytes), "--tmpfs", GUEST_HOME]
+        launch.words += ["--symlink", f"{GUEST_HOME}/.tmp", "/tmp", "--remount-ro", "/"]
+        launch.words += ["--chdir", GUEST_HOME, "--"]
+        launch.words += [self.interpreter.path, "-I", "-S", "-X", "utf8", AGENT_PATH]
+        caps = (limits.memory_bytes, limits.pids_max, limits.disk_bytes, FILES_MAX)
+        launch.words += [str(cap) for cap in caps]
+
+    def _add_mount(self, launch: Launch, mount: Mount) -> None:
+        """As a mount where the sandbox's account can reach the folder, else file by file."""
+        if self.account is None or is_reachable(mount.source):
+            launch.words += ["--ro-bind", str(mount.source), mount.target]
+            return
+        for number, path in enumerate(_regular_files(mount.source)):
+            if number == COPIED_FILES_MAX:
+                raise ForkFailed(f"{mount.target} has more than {COPIED_FILES_MAX} files")
+            launch.file(path, f"{mount.target}/{path.relative_to(mount.source)}")
 
     def _compile_agent(self) -> Path:
         """The agent's bytecode, made by the interpreter that will run it: no compiling per fork."""
         source, target = self._folder / "agent.py", self._folder / "agent.pyc"
         source.write_bytes(Path(agent.__file__).read_bytes())
-        compiler = (
-            f"import py_compile; py_compile.compile({str(source)!r}, {str(target)!r}, 'agent')"
-        )
+        names = f"{str(source)!r}, {str(target)!r}, 'agent'"
+        compiler = f"import py_compile; py_compile.compile({names}, doraise=True)"
         run = subprocess.run(
             [self.interpreter.path, "-I", "-S", "-c", compiler],
             capture_output=True,
             timeout=PROBE_TIMEOUT_S,
         )
-        if run.returncode != 0 or not target.exists():
+        if run.returncode != 0:
             raise ForkFailed(f"cannot compile the guest agent: {run.stderr[-200:]!r}")
-        target.chmod(0o644)
         return target
 
-    def _write_etc(self) -> Path:
-        etc = self._folder / "etc"
-        etc.mkdir()
-        for name, text in (("passwd", PASSWD), ("group", GROUP), ("hosts", HOSTS)):
-            (etc / name).write_text(text)
-            (etc / name).chmod(0o644)
-        if Path("/etc/alternatives").is_dir():
-            shutil.copytree("/etc/alternatives", etc / "alternatives", symlinks=True)
-        etc.chmod(0o755)
-        return etc
+    def _write_etc(self) -> dict[str, Path]:
+        files = {}
+        for target, text in ETC.items():
+            files[target] = self._folder / Path(target).name
+            files[target].write_text(text)
+        return files
 
 
 _ISOLATION: Final = (
@@ -221,7 +265,7 @@ def _environment(spec: SandboxSpec) -> list[str]:
 
 
 def _system_root() -> list[str]:
-    words = ["--ro-bind", "/usr", "/usr"]
+    words = ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
     for name in ROOT_LINKS:
         path = Path("/") / name
         if path.is_symlink():
@@ -231,18 +275,9 @@ def _system_root() -> list[str]:
     return words
 
 
-def _open_path(path: Path) -> int:
-    return os.open(path, os.O_PATH | os.O_CLOEXEC)
-
-
-def open_mounts(spec: SandboxSpec) -> list[int]:
-    """Descriptors of the spec's mounts; the caller closes them. Raises ForkFailed."""
-    opened: list[int] = []
-    try:
-        for mount in spec.mounts:
-            opened.append(_open_path(mount.source))
-    except OSError as error:
-        for fd in opened:
-            os.close(fd)
-        raise ForkFailed(f"cannot mount {mount.target}: {error.strerror}") from error
-    return opened
+def _regular_files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink():
+                yield path

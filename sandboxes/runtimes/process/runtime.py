@@ -20,7 +20,7 @@ from sandboxes.ports import (
     Listener,
     SandboxSpec,
 )
-from sandboxes.runtimes.process.bwrap import Installation, find_account
+from sandboxes.runtimes.process.bwrap import Installation
 from sandboxes.runtimes.process.sandbox import ProcessSandbox, start
 
 STARTS_MAX: Final = 8
@@ -46,7 +46,6 @@ class ProcessRuntime:
         """`scratch` is a folder of its own for the files that all sandboxes share."""
         assert threading.current_thread() is threading.main_thread()
         self._scratch = scratch
-        self._account = find_account()
         self._installation: Installation | None = None
         self._starts = asyncio.Semaphore(STARTS_MAX)
         self._members: dict[MemberKey, asyncio.Task[ProcessSandbox]] = {}
@@ -64,7 +63,7 @@ class ProcessRuntime:
             page_out=False,
             checkpoint=False,
             network=False,
-            rootless=self._account is None,
+            rootless=True,
         )
 
     def listen(self, listener: Listener) -> None:
@@ -73,7 +72,7 @@ class ProcessRuntime:
 
     async def fork(self, members: Sequence[SandboxSpec]) -> tuple[ProcessSandbox, ...]:
         """One sandbox for each member, in order, existing ones included. Raises ForkFailed."""
-        self._installation = self._installation or Installation(self._account, self._scratch)
+        self._installation = self._installation or Installation(self._scratch)
         self._watch = self._watch or asyncio.create_task(self._watch_loop())
         fresh = [spec.key for spec in members if spec.key not in self._members]
         tasks = [self._member(spec) for spec in members]

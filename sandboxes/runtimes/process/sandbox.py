@@ -17,7 +17,7 @@ from typing import Final
 from domain.sandbox import MemberKey
 from sandboxes.ports import EventKind, ForkFailed, SandboxEvent, SandboxSpec, SandboxStats
 from sandboxes.runtimes.guest_link import GuestLink
-from sandboxes.runtimes.process.bwrap import Installation, open_mounts
+from sandboxes.runtimes.process.bwrap import Installation, Launch
 from sandboxes.runtimes.process.usage import UsageReader
 from venusrl.env.sandbox import (
     ExecRequest,
@@ -55,6 +55,7 @@ class ProcessSandbox:
         self.cause = ""
         self._on_gone = on_gone
         self._child = child
+        self._complaint = ""
         self._usage: UsageReader | None = None
         self._pidfd = os.pidfd_open(child.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
@@ -99,7 +100,8 @@ class ProcessSandbox:
             self._usage = UsageReader(json.loads(os.read(info, 4096))["child-pid"])
         except (SandboxError, TimeoutError, OSError, ValueError, KeyError) as error:
             self.kill(EventKind.LOST, "it did not start")
-            raise ForkFailed(f"a sandbox did not start: {self._complaint() or error}") from error
+            await self.gone()
+            raise ForkFailed(f"a sandbox did not start: {self._complaint or error}") from error
         finally:
             os.close(info)
 
@@ -118,26 +120,22 @@ class ProcessSandbox:
             self._usage.close()
             self._usage = None
         self.cause = self.cause or f"its process ended with status {code}"
+        self._complaint = _last_words(self._child)
         self.ended.set()
         self.link.fail(self.cause)
-        assert self._child.stderr is not None
-        self._child.stderr.close()
         self._on_gone(self)
 
     def _link_lost(self, cause: str) -> None:
         if not self.ended.is_set():
             self.kill(EventKind.LOST, cause)
 
-    def _complaint(self) -> str:
-        assert self._child.stderr is not None
-        if self._child.stderr.closed:
-            return ""
-        fd = self._child.stderr.fileno()
-        os.set_blocking(fd, False)
-        try:
-            return os.read(fd, STDERR_BYTES_MAX).decode(errors="replace").strip()
-        except OSError:
-            return ""
+
+def _last_words(child: subprocess.Popen[bytes]) -> str:
+    """What bubblewrap said, then its pipe is closed."""
+    assert child.stderr is not None
+    with child.stderr as stream:
+        os.set_blocking(stream.fileno(), False)
+        return (stream.read(STDERR_BYTES_MAX) or b"").decode(errors="replace").strip()
 
 
 async def start(
@@ -146,18 +144,15 @@ async def start(
     """Start one sandbox and wait for its agent. Raises ForkFailed; nothing is left then."""
     ours, theirs = socket.socketpair()
     info_r, info_w = os.pipe()
-    mounts: list[int] = []
     try:
-        mounts = open_mounts(spec)
-        child = _spawn(spec, installation, theirs, mounts, info_w)
+        child = _spawn(spec, installation, theirs, info_w)
     except (OSError, subprocess.SubprocessError, ForkFailed) as error:
         ours.close()
         os.close(info_r)
         raise ForkFailed(f"cannot start bubblewrap: {error}") from error
     finally:
         theirs.close()
-        for fd in (info_w, *mounts):
-            os.close(fd)
+        os.close(info_w)
     ours.setblocking(False)
     sandbox = ProcessSandbox(spec, child, on_gone)
     try:
@@ -172,24 +167,24 @@ async def start(
 
 
 def _spawn(
-    spec: SandboxSpec,
-    installation: Installation,
-    agent_socket: socket.socket,
-    mounts: list[int],
-    info_fd: int,
+    spec: SandboxSpec, installation: Installation, agent_socket: socket.socket, info_fd: int
 ) -> subprocess.Popen[bytes]:
-    account = installation.account
+    launch, account = Launch(), installation.account
     no_groups: list[int] | None = [] if account else None
     no_variables: dict[str, str] = {}
-    return subprocess.Popen(
-        installation.command(spec, mounts, info_fd),
-        executable=installation.executable,
-        stdin=agent_socket.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=installation.passed(mounts, info_fd),
-        user=account.uid if account else None,
-        group=account.gid if account else None,
-        extra_groups=no_groups,
-        env=no_variables,
-    )
+    try:
+        installation.describe(launch, spec, info_fd)
+        return subprocess.Popen(
+            launch.words,
+            executable=installation.executable,
+            stdin=agent_socket.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=installation.passed(launch, info_fd),
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=no_groups,
+            env=no_variables,
+        )
+    finally:
+        launch.close()
