@@ -130,7 +130,7 @@ job = Table(
     Column("spec", JSONB, nullable=False),
     Column("submitted_spec", JSONB, nullable=False),
     Column("labels", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    Column("environment_version_id", Text, ForeignKey("environment_version.id"), nullable=False),
+    Column("environment_version_id", Text, ForeignKey("environment_version.id")),
     # Task lists of the splits that the job uses, as JSON lines: {split: {uri, sha, count}}.
     Column("tasks", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("generation", BigInteger, nullable=False, server_default="1"),

@@ -235,7 +235,7 @@ def upgrade() -> None:
             server_default=sa.text("'{}'::jsonb"),
             nullable=False,
         ),
-        sa.Column("environment_version_id", sa.Text(), nullable=False),
+        sa.Column("environment_version_id", sa.Text(), nullable=True),
         sa.Column(
             "tasks",
             postgresql.JSONB(astext_type=sa.Text()),

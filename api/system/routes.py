@@ -1,0 +1,54 @@
+"""Routes of health, status and the model registry."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from api.auth.caller import CallerDep
+from api.gateway import Gateway, gateway_of
+from api.problems import not_found
+from api.system.registry import models
+from stores import status
+from venusrl.models.checkpoints import BaseModelInfo
+from venusrl.models.common import Page
+
+router = APIRouter(tags=["system"])
+
+GatewayDep = Annotated[Gateway, Depends(gateway_of)]
+
+
+@router.get("/healthz", include_in_schema=False)
+async def healthz(gateway: GatewayDep) -> dict[str, str]:
+    """200 when the database answers."""
+    async with gateway.database.begin() as connection:
+        await status.ping(connection)
+    return {"status": "ok"}
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics() -> Response:
+    """Prometheus text of this process."""
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/status")
+async def get_status(caller: CallerDep, gateway: GatewayDep) -> dict[str, Any]:
+    """Whether a scheduler leads, hosts by kind, jobs by state; numbers only, no tenant's names."""
+    async with gateway.database.begin() as connection:
+        return await status.summary(connection)
+
+
+@router.get("/v1/models")
+async def list_models(caller: CallerDep) -> Page[BaseModelInfo]:
+    """Models that a job can start from."""
+    return Page[BaseModelInfo](data=list(models().values()), has_more=False)
+
+
+@router.get("/v1/models/{name}")
+async def get_model(name: str, caller: CallerDep) -> BaseModelInfo:
+    """One model."""
+    found = models().get(name)
+    if found is None:
+        raise not_found("model", name, list(models()))
+    return found
