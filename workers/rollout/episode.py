@@ -218,7 +218,7 @@ class Episode:
             )
         )
         if finish == "abort":
-            return Ending(End.TIMEOUT, "wall_s")
+            return Ending(End.TIMEOUT, f"{self._limits.wall_s:g} s")
         if finish == "length":
             return Ending(End.TRUNCATED, limit)
         self.intent = Intent(turn, sampled, parsed)

@@ -145,6 +145,8 @@ class TurnLoop:
             weights_sha=weights_sha,
         )
         result = await self._sample(request)
+        if result.finish is Finish.ABORT and not result.token_ids:
+            raise _OutOfTime
         if pinned is not None and any(version != pinned for version in result.versions):
             raise TryEnded(End.ENGINE_LOST, "version_split")
         return self.episode.answer(

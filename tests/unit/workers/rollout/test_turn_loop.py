@@ -119,13 +119,29 @@ async def test_a_malformed_call_gets_its_reply_and_the_rollout_goes_on(
     assert "tool_calls" not in taken[1]
 
 
-async def test_wall_time_ends_a_generation_with_what_it_had(clock: ManualClock) -> None:
+async def test_wall_time_ends_a_generation_that_has_sampled_nothing(clock: ManualClock) -> None:
     one = rig(clock, ScriptedAnswer(ids("a2;"), delay_s=1000.0))
-    running = asyncio.create_task(one.loop().run())
+    loop = one.loop()
+    running = asyncio.create_task(loop.run())
     await eventually(lambda: one.engine.stats().active == 1)
     clock.advance(60.0)
-    assert await running == Ending(End.TIMEOUT, "wall_s")
+    assert await running == Ending(End.TIMEOUT, "60 s")
     assert one.engine.stats().active == 0
+    assert loop.episode.turns == 0
+
+
+async def test_wall_time_ends_a_generation_with_the_tokens_that_it_had(
+    clock: ManualClock,
+) -> None:
+    part = ScriptedAnswer(ids("a2"), finish=Finish.ABORT, delay_s=1000.0)
+    one = rig(clock, part)
+    loop = one.loop()
+    running = asyncio.create_task(loop.run())
+    await eventually(lambda: one.engine.stats().active == 1)
+    clock.advance(60.0)
+    assert await running == Ending(End.TIMEOUT, "60 s")
+    assert text(loop.episode.segment().token_ids) == "^1+1=a2"
+    assert loop.episode.spans[-1].finish == "abort"
 
 
 async def test_wall_time_ends_a_reply_that_never_comes(clock: ManualClock) -> None:
