@@ -1,8 +1,9 @@
 """What every route gets: settings, database, object store; one record, made at start."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from infra.ids import IdSource
 from infra.settings import Settings
@@ -24,3 +25,7 @@ def gateway_of(request: Request) -> Gateway:
     """Dependency of all routes."""
     gateway: Gateway = request.app.state.gateway
     return gateway
+
+
+GatewayDep = Annotated[Gateway, Depends(gateway_of)]
+"""Parameter type of routes."""

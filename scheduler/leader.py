@@ -44,7 +44,7 @@ from scheduler.executor import Executor
 from scheduler.hosts import Connected, Hosts
 from scheduler.progress import Throughput, progress_of
 from scheduler.recovery import restore
-from scheduler.watch import JobWatch, LeaseWatch
+from scheduler.watch import ChoreWatch, JobWatch, LeaseWatch
 from stores.blobs import Blobs
 from stores.system import jobs, leases
 from stores.system.leadership import Term
@@ -95,6 +95,7 @@ class Leader:
         blobs = Blobs(settings.object_store_url)
         self._jobs = JobWatch(database, blobs, settings, term.number, self._contexts, self.feed)
         self._leases = LeaseWatch(database, hosts, broker, term.number, self.feed)
+        self._chores = ChoreWatch(database, broker, term.number)
         self._executor = Executor(
             database,
             hosts,
@@ -120,6 +121,7 @@ class Leader:
             group.create_task(self._hosts.beat())
             group.create_task(self._every(LOOK_S, self._leases.look))
             group.create_task(self._every(LOOK_S, self._jobs.look))
+            group.create_task(self._every(LOOK_S, self._chores.look))
             group.create_task(self._every(SWEEP_S, self._jobs.sweep))
             group.create_task(self._every(SWEEP_S, self._write_progress))
             group.create_task(self._every(TICK_S, self._tick))

@@ -22,13 +22,13 @@ from domain.events import (
 from domain.ids import AttemptId, HostId, JobId, node_host_id
 from domain.states import Desired, HostKind
 from infra.logging import get_logger
-from infra.names import HOST_TASK
+from infra.names import CHORE_TASK, HOST_TASK
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
 from stores import events as job_events
 from stores.blobs import Blobs
-from stores.system import coordination, jobs, leases
+from stores.system import coordination, jobs, leases, preparation
 from stores.unit_of_work import Database, LeaderFence
 
 STARTS_MAX: Final = 12
@@ -36,6 +36,16 @@ STARTS_MAX: Final = 12
 
 REDISPATCH_S: Final = 4.0
 """A wake-up that nobody answered is sent again; the broker may have been flushed."""
+
+
+CHORE_AGAIN_S: Final = 15.0
+"""An operation that nobody took up is sent again; chores start within a second or two."""
+
+CHORE_DEAD_S: Final = 320.0
+"""A running chore is ended by its own worker before; after this the worker is gone."""
+
+SEND_S: Final = 5.0
+"""A broker that takes longer is away; the leader must not wait for it."""
 
 
 class LeaseWatch:
@@ -79,7 +89,7 @@ class LeaseWatch:
             self._log.warning("lease.expired", host_id=host, epoch=epoch)
         await self._notice(rows)
         for row in due:
-            await self._wake(row)
+            await wake(self._broker, HOST_TASK, [row.host_id, row.epoch])
 
     async def _notice(self, rows: list[leases.LeaseRow]) -> None:
         for row in rows:
@@ -93,16 +103,33 @@ class LeaseWatch:
             if is_poison and row.attempt_id is not None:
                 self._feed(TrainerFailed(row.attempt_id, "host_poison", row.last_cause or ""))
 
-    async def _wake(self, row: leases.LeaseRow) -> None:
-        try:
-            await asyncio.wait_for(
-                asyncio.to_thread(
-                    self._broker.send_task, HOST_TASK, args=[row.host_id, row.epoch], retry=False
-                ),
-                timeout=5.0,
-            )
-        except (BrokerAway, TimeoutError, OSError) as error:
-            self._log.warning("broker.away", host_id=row.host_id, cause=str(error))
+
+class ChoreWatch:
+    """Wakes workers for operations, and settles what waits for one that failed."""
+
+    def __init__(self, database: Database, broker: Celery, term: int) -> None:
+        self._database = database
+        self._broker = broker
+        self._fence = LeaderFence(term)
+
+    async def look(self) -> None:
+        """One pass over open operations."""
+        async with self._database.begin(self._fence) as connection:
+            due = await preparation.due_operations(connection, CHORE_AGAIN_S, CHORE_DEAD_S)
+            await preparation.settle_failed(connection)
+        for operation in due:
+            await wake(self._broker, CHORE_TASK, [operation])
+
+
+async def wake(broker: Celery, task: str, arguments: list[object]) -> None:
+    """Send a wake-up; one that is lost is sent again later."""
+    try:
+        await asyncio.wait_for(
+            asyncio.to_thread(broker.send_task, task, args=arguments, retry=False),
+            timeout=SEND_S,
+        )
+    except (BrokerAway, TimeoutError, OSError) as error:
+        get_logger().warning("broker.away", task=task, cause=str(error))
 
 
 class JobWatch:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import obstore
+from obstore import GetOptions
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
@@ -67,10 +68,14 @@ class Blobs:
             raise PayloadUnreadable(f"{path}: content does not match its recorded sha256")
         return data
 
-    async def stream(self, path: str) -> AsyncIterator[bytes]:
-        """The object's bytes in chunks, for downloads. Raises PayloadUnreadable."""
+    async def stream(self, path: str, part: tuple[int, int] | None = None) -> AsyncIterator[bytes]:
+        """The object's bytes in chunks, for downloads; `part` is (first byte, byte after the last).
+
+        Raises PayloadUnreadable.
+        """
+        options: GetOptions = {} if part is None else {"range": part}
         try:
-            result = await obstore.get_async(self._store, path)
+            result = await obstore.get_async(self._store, path, options=options)
             async for chunk in result.stream():
                 yield bytes(chunk)
         except (BaseError, FileNotFoundError, OSError) as error:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import func, insert, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.engine import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import tables as t
 

@@ -29,12 +29,12 @@ class Filters:
     reward_max: float | None = None
 
 
-def _groups(project_id: str, job_id: str) -> Select[Any]:
+def _groups(project_id: str) -> Select[Any]:
     return (
         select(group, member.c.step.label("step"), member.c.staleness.label("staleness"))
         .join(job, job.c.id == group.c.job_id)
         .outerjoin(member, member.c.group_id == group.c.id)
-        .where(job.c.project_id == project_id, job.c.id == job_id)
+        .where(job.c.project_id == project_id)
     )
 
 
@@ -47,7 +47,7 @@ async def groups(
     request: PageRequest,
 ) -> PageOfRows:
     """Groups of a job."""
-    query = _groups(project_id, job_id)
+    query = _groups(project_id).where(job.c.id == job_id)
     if filters.step is not None:
         query = query.where(member.c.step == filters.step)
     if filters.task_id is not None:
@@ -57,6 +57,15 @@ async def groups(
     if filters.disposition is not None:
         query = query.where(group.c.disposition == filters.disposition)
     return await fetch_page(connection, query, group.c.id, request)
+
+
+async def find_group(
+    connection: AsyncConnection, project_id: str, group_id: str
+) -> Row[Any] | None:
+    """A group of the project."""
+    query = _groups(project_id).where(group.c.id == group_id)
+    row: Row[Any] | None = (await connection.execute(query)).first()
+    return row
 
 
 def _rollouts(project_id: str) -> Select[Any]:

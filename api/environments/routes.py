@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import JSONResponse
 
 from api.auth.caller import Developer, Viewer
 from api.bodies import read_limited
 from api.environments import service
-from api.gateway import Gateway, gateway_of
+from api.gateway import GatewayDep
 from api.idempotency import IdempotencyKey, Once, run_once
 from api.paging import Wanted, to_page
 from api.problems import not_found
@@ -27,8 +27,8 @@ async def upload_version(
     name: EnvironmentName,
     caller: Developer,
     request: Request,
+    gateway: GatewayDep,
     key: IdempotencyKey = None,
-    gateway: Gateway = Depends(gateway_of),
 ) -> JSONResponse:
     """Upload a package (gzip-compressed tar as the body); it is validated in its own sandbox.
 
@@ -43,7 +43,7 @@ async def upload_version(
 
 @router.get("")
 async def list_environments(
-    caller: Viewer, wanted: Wanted, gateway: Gateway = Depends(gateway_of)
+    caller: Viewer, wanted: Wanted, gateway: GatewayDep
 ) -> Page[Environment]:
     """Environments of the project."""
     async with gateway.database.begin() as connection:
@@ -53,7 +53,7 @@ async def list_environments(
 
 @router.get("/{name}")
 async def get_environment(
-    name: EnvironmentName, caller: Viewer, gateway: Gateway = Depends(gateway_of)
+    name: EnvironmentName, caller: Viewer, gateway: GatewayDep
 ) -> Environment:
     """One environment."""
     async with gateway.database.begin() as connection:
@@ -66,7 +66,7 @@ async def get_environment(
 
 @router.get("/{name}/versions")
 async def list_versions(
-    name: EnvironmentName, caller: Viewer, gateway: Gateway = Depends(gateway_of)
+    name: EnvironmentName, caller: Viewer, gateway: GatewayDep
 ) -> Page[EnvironmentVersion]:
     """All versions, oldest first."""
     async with gateway.database.begin() as connection:
@@ -82,7 +82,7 @@ async def get_version(
     name: EnvironmentName,
     version: int,
     caller: Viewer,
-    gateway: Gateway = Depends(gateway_of),
+    gateway: GatewayDep,
 ) -> EnvironmentVersion:
     """One version with its state, findings and numbers of tasks."""
     async with gateway.database.begin() as connection:

@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from api.auth.caller import Developer, ProjectCaller, Viewer
-from api.gateway import Gateway, gateway_of
+from api.gateway import Gateway, GatewayDep, gateway_of
 from api.idempotency import IdempotencyKey, Once, run_once
 from api.jobs import service, stream
 from api.paging import Wanted, to_page
@@ -28,7 +28,6 @@ from venusrl.models.jobs import (
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-GatewayDep = Annotated[Gateway, Depends(gateway_of)]
 Spec = Annotated[dict[str, Any], Body(description="A job spec; its schema is JobSpec.")]
 
 POINTS_MAX = 10_000
@@ -160,7 +159,7 @@ async def job_events(
     await _job(gateway, caller, job_id)
     wanted = tuple(part for part in types.split(",") if part)
     if "text/event-stream" in accept:
-        start = int(last_event_id) if (last_event_id or "").isdigit() else after
+        start = int(last_event_id) if last_event_id and last_event_id.isdigit() else after
         source = stream.follow(gateway, caller.project_id, job_id, start, types=wanted)
         return _stream(stream.until_disconnected(request, source))
     async with gateway.database.begin() as connection:

@@ -1,12 +1,12 @@
 """Routes of health, status and the model registry."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.auth.caller import CallerDep
-from api.gateway import Gateway, gateway_of
+from api.gateway import GatewayDep
 from api.problems import not_found
 from api.system.registry import models
 from stores import status
@@ -14,8 +14,6 @@ from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.common import Page
 
 router = APIRouter(tags=["system"])
-
-GatewayDep = Annotated[Gateway, Depends(gateway_of)]
 
 
 @router.get("/healthz", include_in_schema=False)

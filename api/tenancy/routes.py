@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from api.auth.caller import CallerDep
-from api.gateway import Gateway, gateway_of
+from api.gateway import GatewayDep
 from api.idempotency import IdempotencyKey, Once, run_once
 from api.problems import not_found
 from api.tenancy import service
@@ -30,8 +30,8 @@ async def create_organization(
     body: OrganizationCreate,
     caller: CallerDep,
     request: Request,
+    gateway: GatewayDep,
     key: IdempotencyKey = None,
-    gateway: Gateway = Depends(gateway_of),
 ) -> JSONResponse:
     """Create an organization; needs the installation's admin key."""
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
@@ -41,9 +41,7 @@ async def create_organization(
 
 
 @router.get("/organizations")
-async def list_organizations(
-    caller: CallerDep, gateway: Gateway = Depends(gateway_of)
-) -> Page[Organization]:
+async def list_organizations(caller: CallerDep, gateway: GatewayDep) -> Page[Organization]:
     """The caller's organization; all of them for the installation's admin key."""
     async with gateway.database.begin() as connection:
         rows = await tenancy.organizations(connection, caller.organization_id)
@@ -55,8 +53,8 @@ async def create_project(
     body: ProjectCreate,
     caller: CallerDep,
     request: Request,
+    gateway: GatewayDep,
     key: IdempotencyKey = None,
-    gateway: Gateway = Depends(gateway_of),
 ) -> JSONResponse:
     """Create a project in an organization; needs the role admin."""
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
@@ -65,7 +63,7 @@ async def create_project(
 
 @router.get("/projects")
 async def list_projects(
-    caller: CallerDep, organization_id: str = "", gateway: Gateway = Depends(gateway_of)
+    caller: CallerDep, gateway: GatewayDep, organization_id: str = ""
 ) -> Page[Project]:
     """Projects of the caller's organization."""
     organization = caller.organization_id or organization_id
@@ -79,8 +77,8 @@ async def create_key(
     body: KeyCreate,
     caller: CallerDep,
     request: Request,
+    gateway: GatewayDep,
     key: IdempotencyKey = None,
-    gateway: Gateway = Depends(gateway_of),
 ) -> JSONResponse:
     """Create a key of a project. The secret is in this answer only; a retry cannot repeat it."""
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
@@ -92,9 +90,7 @@ async def create_key(
 
 
 @router.get("/api-keys")
-async def list_keys(
-    caller: CallerDep, organization_id: str = "", gateway: Gateway = Depends(gateway_of)
-) -> Page[Key]:
+async def list_keys(caller: CallerDep, gateway: GatewayDep, organization_id: str = "") -> Page[Key]:
     """Keys of the caller's organization, without secrets."""
     caller.may("admin")
     async with gateway.database.begin() as connection:
@@ -103,9 +99,7 @@ async def list_keys(
 
 
 @router.delete("/api-keys/{key_id}", status_code=204)
-async def revoke_key(
-    key_id: str, caller: CallerDep, gateway: Gateway = Depends(gateway_of)
-) -> Response:
+async def revoke_key(key_id: str, caller: CallerDep, gateway: GatewayDep) -> Response:
     """Revoke a key at once."""
     caller.may("admin")
     async with gateway.database.begin() as connection:

@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from domain.errors import VenusError
+from environments.package import unpack
 from infra.settings import Settings
 from stores.blobs import Blobs
 from stores.system.operations import TakenOperation
@@ -31,3 +33,11 @@ class ChoreFailed(VenusError):
 
 Handler: TypeAlias = Callable[[ChoreTools, TakenOperation], Awaitable[Mapping[str, object]]]
 """Does one kind of operation and returns its result. Must be safe to repeat."""
+
+
+def readable_package(folder: Path, data: bytes) -> Path:
+    """Unpack an environment package under `folder`, readable for the sandbox's own user."""
+    target = folder / "package"
+    unpack(data, target)
+    folder.chmod(0o755)
+    return target

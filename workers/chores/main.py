@@ -14,7 +14,7 @@ from typing import Final, cast
 from domain.errors import StoreUnavailable
 from infra import failpoints
 from infra.logging import configure, get_logger
-from infra.names import GENERATE
+from infra.names import GENERATE, PREPARE_JOB, VALIDATE_ENVIRONMENT
 from infra.settings import Settings
 from stores.blobs import Blobs
 from stores.system import operations
@@ -22,7 +22,11 @@ from stores.system.operations import TakenOperation
 from stores.unit_of_work import Database
 from workers.chores.handling import ChoreFailed, ChoreTools, Handler
 
-HANDLERS: Final[Mapping[str, str]] = {GENERATE: "workers.chores.generate:generate"}
+HANDLERS: Final[Mapping[str, str]] = {
+    GENERATE: "workers.chores.generate:generate",
+    VALIDATE_ENVIRONMENT: "workers.chores.environments:validate",
+    PREPARE_JOB: "workers.chores.jobs:prepare",
+}
 """Kind of operation to `module:function`; imported when needed, torch is in some of them."""
 
 EXIT_AGAIN: Final = 75

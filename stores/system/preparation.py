@@ -1,0 +1,145 @@
+"""What chores write of environment versions and jobs that are being validated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.names import PREPARE_JOB, VALIDATE_ENVIRONMENT
+from stores import events
+from stores import tables as t
+
+version = t.environment_version
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Where a package lies."""
+
+    uri: str
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """Outcome of a validation; `splits` counts tasks."""
+
+    passed: bool
+    findings: Sequence[Mapping[str, str]]
+    splits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared:
+    """A job in state `validating`: which splits it needs, under which configuration."""
+
+    package: Package
+    config: Mapping[str, Any]
+    splits: tuple[str, ...]
+
+
+async def package(connection: AsyncConnection, version_id: str) -> Package | None:
+    """The package of a version."""
+    query = select(version.c.package_uri, version.c.package_sha).where(version.c.id == version_id)
+    row = (await connection.execute(query)).first()
+    return None if row is None else Package(row.package_uri, row.package_sha)
+
+
+async def write_validation(
+    connection: AsyncConnection, version_id: str, outcome: Validated
+) -> None:
+    """The version is ready or failed; the first outcome wins."""
+    await connection.execute(
+        update(version)
+        .where(version.c.id == version_id, version.c.state == "validating")
+        .values(
+            state="ready" if outcome.passed else "failed",
+            findings=[dict(one) for one in outcome.findings],
+            splits=dict(outcome.splits),
+        )
+    )
+
+
+async def unprepared(connection: AsyncConnection, job_id: str) -> Unprepared | None:
+    """The job, if it still waits for its task lists."""
+    query = (
+        select(t.job.c.spec, version.c.package_uri, version.c.package_sha)
+        .join(version, version.c.id == t.job.c.environment_version_id)
+        .where(t.job.c.id == job_id, t.job.c.state == "validating")
+    )
+    row = (await connection.execute(query)).first()
+    if row is None:
+        return None
+    use, evaluation = row.spec["environments"][0], row.spec["evaluation"]
+    splits = {use["split"]} | ({evaluation["split"]} if evaluation else set())
+    return Unprepared(
+        Package(row.package_uri, row.package_sha), use["config"], tuple(sorted(splits))
+    )
+
+
+async def queue(
+    connection: AsyncConnection, job_id: str, lists: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Give the job its task lists and queue it; a cancelled job stays cancelled."""
+    changed = await connection.execute(
+        update(t.job)
+        .where(t.job.c.id == job_id, t.job.c.state == "validating")
+        .values(tasks={split: dict(one) for split, one in lists.items()}, state="queued")
+    )
+    if changed.rowcount == 1:
+        await events.append(connection, job_id, "job.state", {"state": "queued", "reason": ""})
+
+
+async def due_operations(
+    connection: AsyncConnection, again_after_s: float, running_max_s: float
+) -> list[str]:
+    """Operations to wake a worker for; marks them as dispatched."""
+    operation = t.operation
+    late = func.now() - timedelta(seconds=again_after_s)
+    dead = func.now() - timedelta(seconds=running_max_s)
+    waits = (operation.c.state == "pending") & (
+        operation.c.dispatched_at.is_(None) | (operation.c.dispatched_at < late)
+    )
+    died = (
+        (operation.c.state == "running")
+        & (operation.c.started_at < dead)
+        & (operation.c.dispatched_at < late)
+    )
+    result = await connection.execute(
+        update(operation)
+        .where(operation.c.ended_at.is_(None), waits | died)
+        .values(dispatched_at=func.now())
+        .returning(operation.c.id)
+    )
+    return sorted(result.scalars())
+
+
+async def settle_failed(connection: AsyncConnection) -> None:
+    """Versions and jobs whose operation failed must not stay in `validating`."""
+    await connection.execute(
+        text(
+            "update environment_version v set state = 'failed', findings = jsonb_build_array("
+            " jsonb_build_object('pointer', '', 'code', o.error->>'code',"
+            " 'message', o.error->>'detail', 'hint', '', 'severity', 'error'))"
+            " from operation o where o.kind = :kind and o.state = 'failed'"
+            " and v.state = 'validating' and v.id = o.request->>'environment_version_id'"
+        ),
+        {"kind": VALIDATE_ENVIRONMENT},
+    )
+    failed = await connection.execute(
+        text(
+            "update job j set state = 'failed', ended_at = now(),"
+            " observed_generation = j.generation, failure = jsonb_build_object("
+            " 'code', o.error->>'code', 'component', 'environment', 'retryable', false,"
+            " 'hint', o.error->>'detail') from operation o where o.kind = :kind"
+            " and o.state = 'failed' and j.state = 'validating'"
+            " and j.id = o.request->>'job_id' returning j.id, j.failure"
+        ),
+        {"kind": PREPARE_JOB},
+    )
+    for row in failed.all():
+        body = {"state": "failed", "failure_code": row.failure["code"], "hint": row.failure["hint"]}
+        await events.append(connection, row.id, "job.state", body)

@@ -1,0 +1,75 @@
+"""Prepares a job: the environment loads the splits that the job uses, under the job's configuration.
+
+The task lists go to the object store; the job leaves `validating` for `queued`, or fails with the
+environment's own words.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from domain.errors import PayloadUnreadable
+from environments.package import read_manifest
+from environments.ports import EnvironmentFault
+from environments.process import start_environment
+from infra.codec import convert
+from infra.names import tasks_path
+from stores.blobs import sha256
+from stores.system import preparation as store
+from stores.system.operations import TakenOperation
+from venusrl.env.messages import Task
+from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareRequest:
+    """What the operation's row asks for."""
+
+    job_id: str
+
+
+async def prepare(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, object]:
+    """Load and store the task lists, then queue the job; repeating it changes nothing."""
+    try:
+        request = convert(dict(operation.request), PrepareRequest)
+    except msgspec.ValidationError as error:
+        raise ChoreFailed("bad_request", str(error)) from error
+    async with tools.database.begin() as connection:
+        job = await store.unprepared(connection, request.job_id)
+    if job is None:
+        return {"queued": False}
+    try:
+        loaded = await _load(tools, job)
+    except (EnvironmentFault, PayloadUnreadable) as error:
+        raise ChoreFailed("tasks_unloadable", str(error)) from error
+    lists = {}
+    for split, tasks in loaded.items():
+        if not tasks:
+            raise ChoreFailed("no_tasks", f"split {split!r} has no task under this configuration")
+        data = _lines(tasks)
+        blob = await tools.blobs.create(tasks_path(sha256(data)), data)
+        lists[split] = {"uri": blob.uri, "sha": blob.sha, "count": len(tasks)}
+    async with tools.database.begin() as connection:
+        await store.queue(connection, request.job_id, lists)
+    return {"queued": True, "tasks": {split: one["count"] for split, one in lists.items()}}
+
+
+async def _load(tools: ChoreTools, job: store.Unprepared) -> dict[str, Sequence[Task]]:
+    data = await tools.blobs.read(job.package.uri, job.package.sha)
+    with tempfile.TemporaryDirectory(prefix="venus-prepare-") as folder:
+        target = readable_package(Path(folder), data)
+        process = await start_environment(target, read_manifest(target), job.config)
+        try:
+            return {split: await process.load(split) for split in job.splits}
+        finally:
+            await process.stop()
+
+
+def _lines(tasks: Sequence[Task]) -> bytes:
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(task) for task in tasks]
+    return "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows).encode()
