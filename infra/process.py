@@ -27,7 +27,7 @@ STAT_START_TIME: Final = 22 - 3
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def set_parent_death_signal(number: signal.Signals) -> None:
+def set_parent_death_signal(number: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to send `number` to this process when the thread that spawned it ends."""
     if _libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

@@ -145,7 +145,7 @@ def pip(*arguments: str) -> None:
 def pip_command(*arguments: str) -> list[str]:
     """An install command of the environment's pip."""
     return [
-        str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check",
         "--no-input", "--root-user-action=ignore", *arguments,
     ]  # fmt: skip
 
