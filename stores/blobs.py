@@ -8,13 +8,19 @@ import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import obstore
-from obstore import GetOptions
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from domain.errors import ObjectNotWritten, PayloadUnreadable
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,112 @@
+"""Routes of groups, rollouts and trajectories."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from api.auth.caller import Viewer
+from api.gateway import Gateway, gateway_of
+from api.paging import Wanted, to_page
+from api.problems import not_found
+from api.rollouts import service
+from stores import rollouts
+from stores.rollouts import Filters
+from venusrl.models.common import Page
+from venusrl.models.rollouts import Group, Rollout, Trajectory
+
+router = APIRouter(prefix="/v1", tags=["rollouts"])
+
+GatewayDep = Annotated[Gateway, Depends(gateway_of)]
+Text = Annotated[str | None, Query(max_length=200)]
+Reward = Annotated[float | None, Query(allow_inf_nan=False)]
+
+
+def group_filters(
+    step: Annotated[int | None, Query(ge=0)] = None,
+    task_id: Text = None,
+    purpose: Text = None,
+    disposition: Text = None,
+) -> Filters:
+    """Dependency: which groups are wanted; `step` is the step that they train."""
+    return Filters(step=step, task_id=task_id, purpose=purpose, disposition=disposition)
+
+
+def rollout_filters(
+    groups: Annotated[Filters, Depends(group_filters)],
+    group_id: Text = None,
+    end: Text = None,
+    verdict: Text = None,
+    reward_min: Reward = None,
+    reward_max: Reward = None,
+) -> Filters:
+    """Dependency: which rollouts are wanted; bounds of the reward are inclusive."""
+    return Filters(
+        group_id=group_id,
+        step=groups.step,
+        task_id=groups.task_id,
+        purpose=groups.purpose,
+        end=end,
+        verdict=verdict,
+        disposition=groups.disposition,
+        reward_min=reward_min,
+        reward_max=reward_max,
+    )
+
+
+@router.get("/jobs/{job_id}/groups")
+async def list_groups(
+    job_id: str,
+    caller: Viewer,
+    wanted: Wanted,
+    gateway: GatewayDep,
+    filters: Annotated[Filters, Depends(group_filters)],
+) -> Page[Group]:
+    """Groups of a job."""
+    await service.need_job(gateway, caller, job_id)
+    async with gateway.database.begin() as connection:
+        found = await rollouts.groups(
+            connection, caller.project_id, job_id, filters=filters, request=wanted
+        )
+    return to_page(found, service.group_of)
+
+
+@router.get("/groups/{group_id}")
+async def get_group(group_id: str, caller: Viewer, gateway: GatewayDep) -> Group:
+    """One group."""
+    async with gateway.database.begin() as connection:
+        row = await rollouts.find_group(connection, caller.project_id, group_id)
+    if row is None:
+        raise not_found("group", group_id)
+    return service.group_of(row)
+
+
+@router.get("/jobs/{job_id}/rollouts")
+async def list_rollouts(
+    job_id: str,
+    caller: Viewer,
+    wanted: Wanted,
+    gateway: GatewayDep,
+    filters: Annotated[Filters, Depends(rollout_filters)],
+) -> Page[Rollout]:
+    """Rollouts of a job; their former tries are in the answer for one rollout."""
+    await service.need_job(gateway, caller, job_id)
+    async with gateway.database.begin() as connection:
+        found = await rollouts.page(
+            connection, caller.project_id, job_id, filters=filters, request=wanted
+        )
+    return to_page(found, service.rollout_of)
+
+
+@router.get("/rollouts/{rollout_id}")
+async def get_rollout(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> Rollout:
+    """One rollout with its former tries."""
+    row = await service.need_rollout(gateway, caller, rollout_id)
+    async with gateway.database.begin() as connection:
+        tries = await rollouts.tries(connection, caller.project_id, rollout_id)
+    return service.rollout_of(row, tries)
+
+
+@router.get("/rollouts/{rollout_id}/trajectory")
+async def get_trajectory(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> Trajectory:
+    """Token ids with mask, log-probabilities and policy versions; turns and messages."""
+    return await service.trajectory(gateway, caller, rollout_id)
