@@ -37,8 +37,10 @@ def fill(run: Pass, job: JobRecord) -> None:
 
 
 def close_if_full(run: Pass, job: JobRecord) -> None:
-    """Tell the trainer once that all positions are assigned."""
-    if len(job.positions) == job.plan.groups_per_batch and not job.is_closing_step:
+    """Tell the trainer once that all positions are assigned; a pausing job begins no new update."""
+    if not job.is_running or job.is_closing_step:
+        return
+    if len(job.positions) == job.plan.groups_per_batch:
         job.is_closing_step = True
         run.emit(CloseStep(attempt_id=job.attempt_id, step=job.filling))
 

@@ -47,6 +47,7 @@ def join(run: Pass, event: HostJoined) -> None:
     assert job is not None, event.host_id
     job.epochs[host.host_id] = host.epoch
     run.touch(job)
+    run.grants_wanted = True
     if event.kind is HostKind.ENGINE:
         host.version, host.syncing = max(event.policy_version, -1), None
         _join_engine(run, job, host, event.held)

@@ -161,7 +161,7 @@ def _pause_or_start(run: Pass, job: JobRecord, wants_pause: bool) -> None:
         return
     run.set_state(job, JobState.RUNNING)
     job.progress_at = run.now
-    job.ranks_are_old = run.grants_wanted = True
+    job.ranks_are_old = job.batch_is_old = run.grants_wanted = True
 
 
 def _begin_pause(run: Pass, job: JobRecord) -> None:

@@ -1,0 +1,117 @@
+"""The order of groups, the critical set, ranks."""
+
+from dataclasses import replace
+from typing import Any
+
+from domain.commands import SetRanks
+from domain.plan import EvaluationPlan, Order
+from scheduler.core import order
+from tests.simulation.plans import plan
+from tests.unit.scheduler.core.bench import Bench, gid
+
+
+def running(kind: Order, **changes: Any) -> Bench:
+    bench = Bench.running(replace(plan(**changes), order=kind))
+    for group in list(bench.job().groups.values()):
+        for rollout in group.rollouts:
+            bench.ready(rollout)
+    return bench
+
+
+def ordinals(bench: Bench) -> list[int]:
+    job = bench.job()
+    groups = sorted(job.training_groups(), key=order.order_key(job))
+    return [group.ordinal for group in groups]
+
+
+def test_oldest_orders_by_creation() -> None:
+    bench = running(Order.OLDEST)
+    bench.turn(bench.rollout(3), 1)
+    assert ordinals(bench) == [0, 1, 2, 3]
+
+
+def test_nearest_orders_by_the_slowest_unfinished_member() -> None:
+    bench = running(Order.NEAREST, expected_turns=5)
+    for index in (0, 1):
+        bench.turn(bench.rollout(2, index), 3)
+    bench.turn(bench.rollout(1, 0), 4)
+    assert ordinals(bench) == [2, 0, 1, 3]
+
+
+def test_longest_orders_the_other_way_round() -> None:
+    bench = running(Order.LONGEST, expected_turns=5)
+    for index in (0, 1):
+        bench.turn(bench.rollout(0, index), 3)
+    assert ordinals(bench) == [1, 2, 3, 0]
+
+
+def test_finished_siblings_outweigh_the_plan_in_an_estimate() -> None:
+    bench = running(Order.NEAREST, expected_turns=2)
+    before = order.eta_s(bench.job(), bench.group(0))
+    bench.close(bench.rollout(0, 0), turns=9)
+    assert order.eta_s(bench.job(), bench.group(0)) > 2 * before
+
+
+def test_the_critical_set_is_what_the_next_batch_still_needs() -> None:
+    bench = running(Order.OLDEST)
+    critical = [g.ordinal for g in bench.job().training_groups() if g.is_critical]
+    assert critical == [0, 1]
+    for rollout in bench.group(2).rollouts:
+        bench.close(rollout)
+    bench.grade(bench.group(2))
+    critical = [g.ordinal for g in bench.job().training_groups() if g.is_critical]
+    assert critical == [0]
+    assert order.need(bench.job()) == 1
+
+
+def test_a_group_enters_the_critical_set_only_by_the_margin() -> None:
+    bench = running(Order.NEAREST, groups_per_batch=1, async_ratio=2.0, expected_turns=20)
+    for index in (0, 1):
+        bench.turn(bench.rollout(0, index), 1)
+    order.choose_critical(bench.job())
+    for index in (0, 1):
+        bench.turn(bench.rollout(1, index), 2)
+    order.choose_critical(bench.job())
+    assert bench.group(0).is_critical
+    for index in (0, 1):
+        bench.turn(bench.rollout(1, index), 12)
+    order.choose_critical(bench.job())
+    assert bench.group(1).is_critical
+    assert not bench.group(0).is_critical
+
+
+def test_a_starved_group_becomes_critical_after_a_number_of_batches() -> None:
+    bench = running(
+        Order.NEAREST, groups_per_batch=1, max_staleness=9, async_ratio=3.0, max_steps=9
+    )
+    job = bench.job()
+    job.groups[gid(0)].opened_at_step = job.committed - order.AGEING_BATCHES
+    for ordinal in (1, 2):
+        for index in (0, 1):
+            bench.turn(bench.rollout(ordinal, index), 2)
+    order.choose_critical(job)
+    assert bench.group(0).is_critical
+
+
+def test_ranks_put_evaluation_before_promoted_before_critical_before_normal() -> None:
+    bench = Bench.running(plan(evaluation=EvaluationPlan(1, 1, None), max_staleness=0))
+    evaluated = next(g for g in bench.job().groups.values() if not g.is_training)
+    classes = {order.class_of(bench.job(), g) for g in bench.job().training_groups()}
+    assert order.class_of(bench.job(), evaluated) == order.EVALUATION
+    assert classes == {order.PROMOTED}
+    assert order.EVALUATION < order.PROMOTED < order.CRITICAL < order.NORMAL
+
+
+def test_inside_a_group_the_longest_remaining_runs_first() -> None:
+    bench = running(Order.OLDEST)
+    commands = bench.turn(bench.rollout(0, 0), 1)
+    ranks = dict(bench.found(SetRanks, commands)[0].ranks)
+    first, second = (bench.rollout(0, index) for index in (0, 1))
+    assert ranks == {first.rollout_id: first.rank, second.rollout_id: second.rank}
+    assert second.rank < first.rank
+
+
+def test_an_unchanged_rank_is_not_sent_again() -> None:
+    bench = running(Order.OLDEST)
+    bench.turn(bench.rollout(0, 0), 1)
+    assert bench.found(SetRanks, bench.turn(bench.rollout(0, 0), 2)) == []
