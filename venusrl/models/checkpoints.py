@@ -39,6 +39,26 @@ class GenerateRequest(Wire):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
+class ToolCall(Answer):
+    """A tool call that a generated text asks for."""
+
+    id: str = ""
+    name: str
+    arguments: Any = None
+
+
+class Generated(Answer):
+    """The result of a `generate` operation: the raw text, and what the chat format reads in it."""
+
+    text: str
+    content: str = ""
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+    finish: str
+    prompt_tokens: int
+    sampled_tokens: int
+    weights_sha: str
+
+
 class Operation(Answer):
     """An asynchronous verb."""
 

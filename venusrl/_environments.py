@@ -1,0 +1,94 @@
+"""Environments and their versions; models of the registry."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from venusrl._archive import name_in_archive, name_in_folder, pack
+from venusrl._errors import EnvironmentInvalid, WaitTimeout
+from venusrl._lists import iterate, read
+from venusrl._transport import Request, Transport
+from venusrl._waiting import Waiting
+from venusrl.models.checkpoints import BaseModelInfo
+from venusrl.models.environments import Environment, EnvironmentVersion
+
+ENVIRONMENTS = "/v1/environments"
+
+VALIDATION_WAIT_S: Final = 180.0
+"""Starting the environment, loading its splits twice and playing its cases, on a busy machine."""
+
+
+class Environments:
+    """`client.environments`."""
+
+    def __init__(self, transport: Transport, waiting: Waiting) -> None:
+        self._transport = transport
+        self._waiting = waiting
+
+    def push(
+        self, package: str | os.PathLike[str] | bytes, *, wait_s: float | None = VALIDATION_WAIT_S
+    ) -> EnvironmentVersion:
+        """Upload a package folder (or its archive) and wait until its version is ready.
+
+        The same content is the version that exists. Raises EnvironmentInvalid with findings, Invalid
+        for an archive that is refused at once, WaitTimeout; with `wait_s=None` it does not wait.
+        """
+        if isinstance(package, bytes):
+            version = self.upload(name_in_archive(package), package)
+        else:
+            folder = Path(package)
+            version = self.upload(name_in_folder(folder), pack(folder))
+        return version if wait_s is None else self.wait(version, wait_s)
+
+    def upload(self, name: str, archive: bytes) -> EnvironmentVersion:
+        """Upload an archive as a version of the environment; its validation has begun."""
+        headers = {"Content-Type": "application/gzip"}
+        path = f"{ENVIRONMENTS}/{name}/versions"
+        request = Request("POST", path, content=archive, headers=headers)
+        return read(self._transport, request, EnvironmentVersion)
+
+    def wait(
+        self, version: EnvironmentVersion, timeout_s: float = VALIDATION_WAIT_S
+    ) -> EnvironmentVersion:
+        """The version once it is ready. Raises EnvironmentInvalid or WaitTimeout."""
+        for _ in self._waiting.until(timeout_s):
+            if version.state == "ready":
+                return version
+            if version.state == "failed":
+                raise EnvironmentInvalid(version.ref, version.findings)
+            version = self.version(version.environment, version.version)
+        raise WaitTimeout(f"environment {version.ref} is still {version.state}")
+
+    def list(self) -> Iterator[Environment]:
+        """Environments of the project."""
+        return iterate(self._transport, ENVIRONMENTS, {}, Environment)
+
+    def get(self, name: str) -> Environment:
+        """One environment."""
+        return read(self._transport, Request("GET", f"{ENVIRONMENTS}/{name}"), Environment)
+
+    def versions(self, name: str) -> Iterator[EnvironmentVersion]:
+        """All versions of an environment, oldest first."""
+        path = f"{ENVIRONMENTS}/{name}/versions"
+        return iterate(self._transport, path, {}, EnvironmentVersion)
+
+    def version(self, name: str, number: int) -> EnvironmentVersion:
+        """One version with its state, findings and numbers of tasks."""
+        path = f"{ENVIRONMENTS}/{name}/versions/{number}"
+        return read(self._transport, Request("GET", path), EnvironmentVersion)
+
+
+class Models:
+    """`client.models`: what a job can start from."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> Iterator[BaseModelInfo]:
+        """All models of the registry."""
+        return iterate(self._transport, "/v1/models", {}, BaseModelInfo)
+
+    def get(self, name: str) -> BaseModelInfo:
+        """One model."""
+        return read(self._transport, Request("GET", f"/v1/models/{name}"), BaseModelInfo)

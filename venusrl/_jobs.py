@@ -1,0 +1,147 @@
+"""Jobs: submit, follow, wait, pause, resume, cancel, restart."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from venusrl._errors import JobCancelled, JobFailed, JobPaused, WaitTimeout
+from venusrl._events import Follower
+from venusrl._lists import iterate, read
+from venusrl._spec import SpecSource, document_of
+from venusrl._transport import Request, Transport
+from venusrl._waiting import Waiting
+from venusrl.models.jobs import Evaluation, Event, Job, Ledger, Metric, Validation
+
+JOBS = "/v1/jobs"
+
+ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
+"""States that a job leaves only by a restart."""
+
+
+class Jobs:
+    """`client.jobs`."""
+
+    def __init__(self, transport: Transport, waiting: Waiting) -> None:
+        self._transport = transport
+        self._waiting = waiting
+
+    def validate(self, spec: SpecSource) -> Validation:
+        """Findings, and the normalised spec with every `auto` resolved; changes nothing."""
+        request = Request("POST", f"{JOBS}/validate", body=document_of(spec))
+        return read(self._transport, request, Validation)
+
+    def create(self, spec: SpecSource) -> Job:
+        """Submit a job: a spec, its document, or a YAML or JSON file.
+
+        Raises Invalid with a pointer per finding.
+        """
+        return read(self._transport, Request("POST", JOBS, body=document_of(spec)), Job)
+
+    def list(self, state: str | None = None, newest_first: bool = True) -> Iterator[Job]:
+        """Jobs of the project."""
+        params = {"state": state, "order": "desc" if newest_first else "asc"}
+        return iterate(self._transport, JOBS, params, Job)
+
+    def get(self, job_id: str) -> Job:
+        """One job."""
+        return read(self._transport, Request("GET", f"{JOBS}/{job_id}"), Job)
+
+    def update(
+        self,
+        job_id: str,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        etag: str | None = None,
+    ) -> Job:
+        """Change name or labels; with an `etag` only if the job has not changed since."""
+        fields = {"name": name, "labels": None if labels is None else dict(labels)}
+        body = {key: value for key, value in fields.items() if value is not None}
+        headers = {} if etag is None else {"If-Match": etag}
+        request = Request("PATCH", f"{JOBS}/{job_id}", body=body, headers=headers)
+        return read(self._transport, request, Job)
+
+    def etag(self, job_id: str) -> str:
+        """What `update` takes to notice a change by somebody else."""
+        response = self._transport.send(Request("GET", f"{JOBS}/{job_id}"))
+        return str(response.headers.get("ETag", ""))
+
+    def pause(self, job_id: str) -> Job:
+        """Ask for a pause: a checkpoint, then everything is given back."""
+        return self._verb(job_id, "pause")
+
+    def resume(self, job_id: str) -> Job:
+        """Ask to go on after a pause."""
+        return self._verb(job_id, "resume")
+
+    def cancel(self, job_id: str) -> Job:
+        """Ask for the end, with a checkpoint of the last step."""
+        return self._verb(job_id, "cancel")
+
+    def restart(self, job_id: str, checkpoint: str | None = None) -> Job:
+        """A new attempt of an ended job, from a checkpoint (the newest by default)."""
+        return self._verb(job_id, "restart", {"checkpoint": checkpoint})
+
+    def events(self, job_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+        """Events so far, above `after`."""
+        params = {"after": after, "types": ",".join(types) or None}
+        return iterate(self._transport, f"{JOBS}/{job_id}/events", params, Event)
+
+    def follow(self, job_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+        """Events as they happen, each once and in order, until the job has ended.
+
+        A broken connection is taken up again where it broke. Raises ConnectionFailed when the API
+        stays away.
+        """
+        path = f"{JOBS}/{job_id}/events"
+        return Follower(self._transport, path, after, ",".join(types) or None).events()
+
+    def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
+        """The job once it succeeded.
+
+        Raises JobFailed with the cause, JobCancelled, JobPaused when it is paused and only a person
+        can make it go on, WaitTimeout.
+        """
+        for _ in self._waiting.until(timeout_s):
+            job = self.get(job_id)
+            if job.state == "failed":
+                raise JobFailed(job)
+            if job.state == "cancelled":
+                raise JobCancelled(job)
+            if job.state == "paused" and job.observed_generation >= job.generation:
+                raise JobPaused(job)
+            if job.state == "succeeded":
+                return job
+        raise WaitTimeout(f"job {job_id} has not ended within {timeout_s} s")
+
+    def wait_for(self, job_id: str, states: Sequence[str], timeout_s: float | None = None) -> Job:
+        """The job once it is in one of `states`, or has ended. Raises WaitTimeout."""
+        for _ in self._waiting.until(timeout_s):
+            job = self.get(job_id)
+            if job.state in states or job.state in ENDED:
+                return job
+        raise WaitTimeout(f"job {job_id} is not {' or '.join(states)} within {timeout_s} s")
+
+    def metrics(
+        self, job_id: str, *, names: Sequence[str] = (), after_step: int | None = None
+    ) -> Sequence[Metric]:
+        """Points of the job's series, by attempt and step; a step has one point per series."""
+        params = {"names": ",".join(names) or None, "after_step": after_step, "limit": None}
+        return [*iterate(self._transport, f"{JOBS}/{job_id}/metrics", params, Metric)]
+
+    def evaluations(self, job_id: str) -> Sequence[Evaluation]:
+        """Finished held-out evaluations, by attempt and step."""
+        return [*iterate(self._transport, f"{JOBS}/{job_id}/evaluations", {}, Evaluation)]
+
+    def progress(self, job_id: str) -> dict[str, Any]:
+        """What the job does at this moment, and why it waits if it does."""
+        answer = self._transport.send(Request("GET", f"{JOBS}/{job_id}/progress")).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    def ledger(self, job_id: str) -> Ledger:
+        """Every rollout of the job once, counted by purpose, end, verdict and disposition."""
+        return read(self._transport, Request("GET", f"{JOBS}/{job_id}/ledger"), Ledger)
+
+    def _verb(self, job_id: str, verb: str, body: Mapping[str, Any] | None = None) -> Job:
+        plain = None if body is None else dict(body)
+        return read(self._transport, Request("POST", f"{JOBS}/{job_id}/{verb}", body=plain), Job)

@@ -1,0 +1,109 @@
+"""A job spec from a file: YAML as people mean it, or JSON.
+
+Against plain YAML 1.1: `3e-4` is a number, `yes` and a date are text, and a key that occurs twice is
+an error instead of a silent choice.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from venusrl._errors import SpecUnreadable
+from venusrl.models.job_spec import JobSpec
+
+if TYPE_CHECKING:
+    import yaml
+
+SPEC_BYTES_MAX: Final = 1 << 20
+"""A spec is written by hand; a larger file is not one."""
+
+_FLOAT: Final = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
+_BOOL: Final = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
+
+SpecSource = JobSpec | Mapping[str, Any] | str | Path
+"""A spec, the document of one, or the path of a YAML or JSON file."""
+
+
+def document_of(source: SpecSource) -> dict[str, Any]:
+    """The JSON document to send. The server fills in what is not written, so nothing is added here."""
+    if isinstance(source, JobSpec):
+        return source.model_dump(mode="json", exclude_unset=True)
+    if isinstance(source, Mapping):
+        return dict(source)
+    return read_spec(Path(source))
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """The document of a YAML or JSON file."""
+    try:
+        if path.stat().st_size > SPEC_BYTES_MAX:
+            raise SpecUnreadable(f"{path} exceeds {SPEC_BYTES_MAX} bytes")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecUnreadable(f"cannot read {path}: {error}") from error
+    return parse_spec(text, str(path))
+
+
+def parse_spec(text: str, name: str = "spec") -> dict[str, Any]:
+    """The document of YAML or JSON text; SpecUnreadable names line and column of a mistake."""
+    import yaml
+
+    try:
+        document = yaml.load(text, _loader())
+    except yaml.YAMLError as error:
+        raise SpecUnreadable(f"{name} is not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise SpecUnreadable(f"{name} must be a mapping, not {type(document).__name__}")
+    _check(document, name)
+    return document
+
+
+def _check(value: object, where: str) -> None:
+    """Only what JSON can say."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise SpecUnreadable(f"{where}: the key {key!r} must be text")
+                _check(inner, f"{where}/{key}")
+        case list():
+            for number, inner in enumerate(value):
+                _check(inner, f"{where}/{number}")
+        case float() if not math.isfinite(value):
+            raise SpecUnreadable(f"{where}: {value} is not a number that JSON knows")
+        case None | bool() | int() | float() | str():
+            pass
+        case _:
+            raise SpecUnreadable(f"{where}: {type(value).__name__} is not a value of a spec")
+
+
+def _loader() -> "type[yaml.SafeLoader]":
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """The safe loader with the scalars of YAML 1.2 and without repeated keys."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            """Refuse a key that occurs twice."""
+            seen: set[str] = set()
+            for key_node, _ in node.value:
+                key = str(key_node.value)
+                if key in seen:
+                    problem = f"the key {key!r} occurs twice"
+                    raise yaml.constructor.ConstructorError(
+                        None, None, problem, key_node.start_mark
+                    )
+                seen.add(key)
+            return super().construct_mapping(node, deep)
+
+    replaced = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"}
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    # After the resolver of whole numbers, which would otherwise never see its own.
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
+    return Loader

@@ -1,0 +1,80 @@
+"""Organizations, projects, API keys."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from venusrl._lists import iterate, read
+from venusrl._transport import Request, Transport
+from venusrl.models.tenancy import Key, KeyCreated, Organization, Project, Role
+
+ORGANIZATIONS = "/v1/organizations"
+PROJECTS = "/v1/projects"
+KEYS = "/v1/api-keys"
+
+
+class Organizations:
+    """`client.organizations`; creating one needs the installation's admin key."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, name: str) -> Organization:
+        """Create an organization."""
+        request = Request("POST", ORGANIZATIONS, body={"name": name})
+        return read(self._transport, request, Organization)
+
+    def list(self) -> Iterator[Organization]:
+        """The caller's organization; all of them for the admin key."""
+        return iterate(self._transport, ORGANIZATIONS, {}, Organization)
+
+
+class Projects:
+    """`client.projects`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, name: str, organization_id: str | None = None) -> Project:
+        """Create a project; the admin key names the organization."""
+        body = {"name": name, "organization_id": organization_id}
+        return read(self._transport, Request("POST", PROJECTS, body=body), Project)
+
+    def list(self, organization_id: str | None = None) -> Iterator[Project]:
+        """Projects of the organization."""
+        return iterate(self._transport, PROJECTS, {"organization_id": organization_id}, Project)
+
+
+class Keys:
+    """`client.keys`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(
+        self,
+        name: str,
+        project_id: str,
+        *,
+        role: Role = "developer",
+        expires_at: datetime | None = None,
+    ) -> KeyCreated:
+        """Create a key of a project. Its `secret` is shown in this answer only.
+
+        A repeated request cannot show a lost secret again: the key is revoked and another one made.
+        """
+        body = {"name": name, "project_id": project_id, "role": role}
+        if expires_at is not None:
+            body["expires_at"] = expires_at.isoformat()
+        while True:
+            key = read(self._transport, Request("POST", KEYS, body=body), KeyCreated)
+            if key.secret:
+                return key
+            self.revoke(key.id)
+
+    def list(self, organization_id: str | None = None) -> Iterator[Key]:
+        """Keys of the organization, without secrets."""
+        return iterate(self._transport, KEYS, {"organization_id": organization_id}, Key)
+
+    def revoke(self, key_id: str) -> None:
+        """Revoke a key at once; revoking it again changes nothing."""
+        self._transport.send(Request("DELETE", f"{KEYS}/{key_id}"))
