@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.errors import StoreUnavailable
+from domain.errors import ObjectNotWritten, StoreUnavailable
 from domain.ids import AttemptId
 from domain.wire import Checkpoint, Wake
 from infra import failpoints
@@ -20,6 +20,7 @@ from tests.support.failpoints import ArmedFailpoints
 from tests.support.waiting import eventually
 from tests.unit.workers.trainer import builders
 from workers.trainer import accumulate, checkpoints, filling, publish
+from workers.trainer.step import Learner
 
 pytestmark = pytest.mark.integration
 
@@ -413,3 +414,40 @@ async def test_the_event_loop_stays_alive_while_torch_works(world: World) -> Non
         await running.reaches(1)
         task.cancel()
     assert beats > 10
+
+
+async def test_an_inexact_replay_takes_the_published_weights(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.create()
+    await run_steps(world, 1, 2)
+    # What an accelerator does by summing in another order, done here by another rate.
+    async with world.database.begin() as connection:
+        other = update(t.train_step).where(t.train_step.c.step == 2).values(learning_rate=9e-4)
+        await connection.execute(other)
+    monkeypatch.setattr(Learner, "is_exact", property(lambda _: False))
+    async with trainer(world) as running:
+        await running.is_ready()
+        assert running.ready() == [2]
+        assert running.host._restored is not None
+        assert running.host._restored.learner.weights_sha == (await world.shas())[2]
+
+
+async def test_an_object_store_that_takes_nothing_ends_the_process_and_costs_no_step(
+    world: World,
+) -> None:
+    await world.create()
+    async with trainer(world) as running:
+        await running.is_ready()
+        await world.fill(1)
+        (weights,) = (world.folder / "objects").rglob("weights")
+        weights.rename(weights.with_name("aside"))
+        weights.write_text("in the way")
+        running.host.on_frame(Wake(1))
+        await eventually(running.task.done)
+        assert isinstance(running.task.exception(), ObjectNotWritten)
+    weights.unlink()
+    weights.with_name("aside").rename(weights)
+    async with trainer(world) as running:
+        await eventually(lambda: running.committed() == [1])
+    assert await world.shas() == straight(1)
