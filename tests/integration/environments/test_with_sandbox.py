@@ -37,8 +37,8 @@ class RuntimePort:
 
 
 @pytest.fixture
-async def runtime() -> AsyncIterator[ProcessRuntime]:
-    one = ProcessRuntime()
+async def runtime(tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
+    one = ProcessRuntime(tmp_path / "guest")
     yield one
     await one.close()
 

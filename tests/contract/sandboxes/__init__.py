@@ -1,0 +1,1 @@
+"""The contract that every sandbox runtime keeps."""

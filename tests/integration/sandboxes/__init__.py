@@ -1,0 +1,1 @@
+"""Sandboxes of the process runtime, from the inside and the outside."""

@@ -1,0 +1,1 @@
+"""The node agent over real sandboxes, environments and Postgres."""
