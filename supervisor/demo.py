@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from infra.process import die_with_parent
@@ -29,6 +28,9 @@ READY_WITHIN_S: Final = 180.0
 
 STOP_WITHIN_S: Final = 60.0
 """More than the sum of the grace times of `venus up`."""
+
+INTERRUPTED_S: Final = 2.0
+"""How long an interrupted demo may take to end by itself."""
 
 POLL_S: Final = 0.1
 
@@ -115,7 +117,16 @@ def run_demo(state: Mapping[str, Any]) -> int:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            return process.wait()
+            return end_interrupted(process)
+
+
+def end_interrupted(process: subprocess.Popen[bytes]) -> int:
+    """A terminal's Ctrl-C reached the demo as well; a SIGTERM reached only us."""
+    try:
+        return process.wait(INTERRUPTED_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return process.wait()
 
 
 def main() -> int:
