@@ -1,4 +1,8 @@
-"""Entry of an engine host's process: engine, host and link of one job attempt, under a keeper."""
+"""Entry of an engine host's process: engine, host and link of one job attempt, under a keeper.
+
+The engine starts without a policy, at version -1. Which one it serves first is the leader's choice,
+not the newest row's: an evaluation that is under way may need an older version.
+"""
 
 import asyncio
 import shutil
@@ -7,14 +11,11 @@ from typing import Any, Final
 
 from domain.errors import FencedOut, StoreUnavailable
 from domain.ids import AttemptId
-from domain.policy import PolicyRef
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
-from infra.logging import get_logger
 from infra.settings import Limits
 from stores.blobs import Blobs
-from stores.system.jobs import newest_step
 from stores.system.leadership import find_leader
 from stores.system.rollouts import HostedJob, job_of
 from stores.unit_of_work import Database, HostFence
@@ -30,7 +31,6 @@ from workers.rollout.ports import Engine
 from workers.rollout.scripted.engine import ScriptedEngine, ScriptedSizes
 from workers.rollout.scripted.script import read_script
 from workers.rollout.seams import scripted_engine
-from workers.rollout.weights import SyncRefused
 
 ROWS_PER_SLOT: Final = 3
 """Cache rows beside the running ones hold keys of rollouts whose tools run."""
@@ -53,7 +53,7 @@ async def serve(context: HostContext) -> None:
     settings, clock = context.settings, SystemClock()
     database = Database(settings.database_url)
     blobs = Blobs(settings.object_store_url)
-    job, policy = await _read(database, attempt_id)
+    job = await _read(database, attempt_id)
     spec = read_spec(job.spec, job.manifests, settings.limits.context_tokens)
     folder = read_folder(builtin_path(spec.model.base))
     engine = await asyncio.to_thread(make_engine, spec.model.base, folder, settings.limits)
@@ -92,7 +92,6 @@ async def serve(context: HostContext) -> None:
     )
     watch = EngineWatch(engine, clock, settings.intervals.progress_decode_s)
     try:
-        await _start_policy(host, policy)
         context.mode = "decode"
         await _until_over(context, host, link, watch)
     finally:
@@ -124,28 +123,16 @@ def scratch_folder(home: Path, context: HostContext) -> Path:
     return parent / f"e{context.epoch}"
 
 
-async def _read(database: Database, attempt_id: AttemptId) -> tuple[HostedJob, PolicyRef | None]:
+async def _read(database: Database, attempt_id: AttemptId) -> HostedJob:
     for remaining in reversed(range(READ_TRIES)):
         try:
             async with database.begin() as connection:
-                job = await job_of(connection, attempt_id)
-                newest = await newest_step(connection, attempt_id)
-                return job, None if newest is None else newest.policy
+                return await job_of(connection, attempt_id)
         except StoreUnavailable:
             if not remaining:
                 raise
             await asyncio.sleep(1.0)
     raise AssertionError("the last try returns or raises")
-
-
-async def _start_policy(host: RolloutHost, policy: PolicyRef | None) -> None:
-    """Begin with the newest committed policy; if it cannot be had, the leader orders it anew."""
-    if policy is None:
-        return
-    try:
-        await host.sync.bring(policy)
-    except SyncRefused as refused:
-        get_logger().warning("sync.failed", version=policy.version, cause=str(refused))
 
 
 async def _until_over(

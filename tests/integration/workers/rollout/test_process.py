@@ -122,25 +122,14 @@ async def test_a_host_takes_a_policy_and_closes_a_group_while_a_sync_lands(bench
         assert trajectory.metrics["drift"] == 0.0
 
 
-async def test_a_host_starts_with_the_newest_committed_policy(bench: Bench) -> None:
-    policy = await publish(bench.world, 4, warm_start(), epoch=3)
-    async with bench.world.database.begin() as connection:
-        await connection.execute(
-            t.train_step.insert().values(
-                job_id=JOB,
-                attempt_id=ATTEMPT,
-                step=4,
-                epoch=3,
-                group_ids=[],
-                payloads=[],
-                learning_rate=0.0,
-                weights_sha=policy.weights_sha,
-                weights_uri=policy.uri,
-                probe_uri=policy.probe_uri,
-            )
-        )
+async def test_a_host_leaves_the_choice_of_its_first_policy_to_the_leader(bench: Bench) -> None:
     bench.spawn()
-    assert (await joined(bench.leader, 1)).policy_version == 4
+    first = await joined(bench.leader, 1)
+    assert (first.policy_version, first.held) == (-1, ())
+    older = await publish(bench.world, 2, warm_start())
+    await bench.leader.sync(older)
+    await eventually(lambda: bench.leader.heard(EngineSynced), 30.0)
+    assert bench.leader.heard(EngineSynced)[0].version == 2
 
 
 @pytest.mark.parametrize(
