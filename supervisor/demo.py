@@ -1,158 +1,190 @@
-"""`make demo`: bring the platform up, run `scripts/demo.py` against it, take it down again.
+"""`make demo`: the whole platform, and a small model trained on it through the public API alone.
 
-A platform that is already up in this home is used and left alone. With `KEEP=1` the one started
-here outlives us. The exit status is that of the demo.
+Starts `venus up`, makes an organization, a project and a key, uploads an environment, submits a job,
+follows it, and compares its held-out score before and after. Exit 0 only if the job succeeded and
+the score rose. Everything stops in the end, unless KEEP=1.
 """
 
+import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
 
-from infra.process import die_with_parent
-from infra.settings import Settings
-from supervisor.layout import Layout
-from supervisor.processes import say, tail
+from infra.settings import BadSettingError, Settings
+from supervisor.demo_platform import Address, Platform, PlatformFailed
+from supervisor.demo_report import Start, Summary, failure_lines, look, report, summarize, verdict
 from supervisor.services import TREE
-from supervisor.up import STATE_FILE, AlreadyUpError, holding_lock
+from venusrl._spec import read_spec
+from venusrl.cli.watch import follow, screen_for_output
+from venusrl.client import Client, VenusError
 
-DEMO: Final = TREE / "scripts" / "demo.py"
+SPEC: Final = TREE / "examples" / "calc-grpo.yaml"
+ENVIRONMENT: Final = TREE / "environments" / "builtin" / "calc"
 
-READY_WITHIN_S: Final = 180.0
-"""Covers a first start on a slow, busy machine; a usual one takes a few seconds."""
+MIN_RISE: Final = 0.05
+"""Two standard errors of a score near one half over 256 tasks are 0.06: less could be chance."""
 
-STOP_WITHIN_S: Final = 60.0
-"""More than the sum of the grace times of `venus up`."""
-
-INTERRUPTED_S: Final = 2.0
-"""How long an interrupted demo may take to end by itself."""
-
-POLL_S: Final = 0.1
-
-
-class DemoError(RuntimeError):
-    """The platform could not be brought up; the message says why."""
+EXIT_NOT_SHOWN: Final = 1
+EXIT_USAGE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A platform that is up, and its supervisor if we started it."""
+class Options:
+    """What the command line decides."""
 
-    state: Mapping[str, Any]
-    started: subprocess.Popen[bytes] | None
+    home: Path
+    spec: Path = SPEC
+    environment: Path = ENVIRONMENT
+    seed: int | None = None
+    control: str | None = None
+    min_rise: float = MIN_RISE
+    summary: Path | None = None
+    is_kept: bool = False
 
 
-def is_held(layout: Layout) -> bool:
-    """Whether a supervisor holds this home now."""
+class Stopped(BaseException):
+    """A signal asked us to end; not an error that anything may swallow."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def run(options: Options) -> int:
+    """One demo; its exit status."""
+    began_at, began = datetime.now(UTC), time.monotonic()
     try:
-        with holding_lock(layout):
-            return False
-    except AlreadyUpError:
-        return True
-
-
-def bring_up(layout: Layout, is_kept: bool) -> Running:
-    """The platform of this home, started if it is not running."""
-    if is_held(layout):
-        say(f"using the platform that is up in {layout.home}")
-        return Running(wait_for_state(layout, None), None)
-    log = layout.logs / "up.log"
-    log.unlink(missing_ok=True)
-    say(f"starting the platform in {layout.home}")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor.up", "--home", str(layout.home)],
-            cwd=TREE,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=None if is_kept else die_with_parent(signal.SIGTERM),
-        )
-    try:
-        return Running(wait_for_state(layout, process), process)
-    except BaseException:
-        take_down(process)
-        raise
-
-
-def wait_for_state(layout: Layout, process: subprocess.Popen[bytes] | None) -> Mapping[str, Any]:
-    """The content of the state file once it is there."""
-    file, deadline = layout.home / STATE_FILE, time.monotonic() + READY_WITHIN_S
-    while not file.exists():
-        if process is not None and process.poll() is not None:
-            raise DemoError(f"the platform did not come up:\n{tail(layout.logs / 'up.log')}")
-        if time.monotonic() > deadline:
-            raise DemoError(f"the platform is not ready after {READY_WITHIN_S:.0f} s")
-        time.sleep(POLL_S)
-    state: Mapping[str, Any] = json.loads(file.read_text())
-    return state
-
-
-def take_down(process: subprocess.Popen[bytes]) -> None:
-    """Stop the supervisor, which stops everything else."""
-    process.terminate()
-    try:
-        process.wait(STOP_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def run_demo(state: Mapping[str, Any]) -> int:
-    """Exit status of the demo against this platform."""
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(TREE), os.environ.get("PYTHONPATH", "")))),
-        "VENUS_API_URL": state["api"],
-        "VENUS_API_KEY": state["admin_key"],
-        "VENUS_HOME": state["home"],
-    }
-    with subprocess.Popen([sys.executable, str(DEMO)], cwd=TREE, env=environ) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            return end_interrupted(process)
-
-
-def end_interrupted(process: subprocess.Popen[bytes]) -> int:
-    """A terminal's Ctrl-C reached the demo as well; a SIGTERM reached only us."""
-    try:
-        return process.wait(INTERRUPTED_S)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        return process.wait()
-
-
-def main() -> int:
-    """Command-line entry."""
-    is_kept = os.environ.get("KEEP", "") not in ("", "0")
-    layout = Layout(Settings.from_env().home).make()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        running = bring_up(layout, is_kept)
-    except DemoError as error:
+        document = _document(options)
+        say(f"starting the platform in {options.home}")
+        with Platform(options.home, options.is_kept) as platform:
+            address = platform.wait()
+            start = Start(began_at, time.monotonic() - began)
+            say(f"up at {address.api} after {start.time_to_ready_s:.1f} s")
+            status = _train(options, document, address, start)
+            _say_what_stays(address) if options.is_kept else say("stopping the platform")
+    except (PlatformFailed, VenusError) as error:
         say(str(error))
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    status = 1
-    try:
-        status = run_demo(running.state)
-    finally:
-        if running.started is not None and not is_kept:
-            say("stopping the platform")
-            take_down(running.started)
-        else:
-            supervisor = running.state["pids"]["supervisor"]
-            say(f"still up at {running.state['api']}; stop it with `kill {supervisor}`")
-            say(f"admin key: {running.state['admin_key']}")
+        return EXIT_NOT_SHOWN
     return status
+
+
+def _document(options: Options) -> dict[str, Any]:
+    document = read_spec(options.spec)
+    if options.seed is not None:
+        document["seed"] = options.seed
+    if options.control is not None:
+        document["algorithm"] = {**document.get("algorithm", {}), "control": options.control}
+    return document
+
+
+def _train(options: Options, document: dict[str, Any], address: Address, start: Start) -> int:
+    with Client(address.api, address.admin_key) as admin:
+        key = _make_tenant(admin)
+    if options.is_kept:
+        say("to look around:")
+        say(f"  export VENUS_API_URL={address.api} VENUS_API_KEY={key}")
+    with Client(address.api, key) as client:
+        version = client.environments.push(options.environment)
+        splits = ", ".join(f"{count} {name}" for name, count in sorted(version.splits.items()))
+        say(f"environment {version.ref} is ready ({splits})")
+        checked = client.jobs.validate(document)
+        for finding in checked.findings:
+            say(f"{finding.severity}: {finding.pointer}: {finding.message} {finding.hint}")
+        job = client.jobs.create(document)
+        say(f"job {job.id} ({job.name}): {address.api}/v1/jobs/{job.id}")
+        with screen_for_output() as screen:
+            snapshot = follow(client, job.id, screen)
+        return _conclude(options, client, summarize(client, snapshot, start))
+
+
+def _conclude(options: Options, client: Client, summary: Summary) -> int:
+    if summary.state != "succeeded":
+        for line in failure_lines(client, client.jobs.get(summary.job_id)):
+            say(line)
+    for line in report(summary, look(client, summary), client.base_url):
+        say(line)
+    if options.summary is not None:
+        options.summary.parent.mkdir(parents=True, exist_ok=True)
+        options.summary.write_text(json.dumps(summary.as_json(), indent=1) + "\n")
+    reason = verdict(summary, options.min_rise)
+    if reason is not None:
+        say(f"not shown: {reason}")
+        return EXIT_NOT_SHOWN
+    say("shown: the control did not learn" if summary.control else "shown: the model learned")
+    return 0
+
+
+def _make_tenant(admin: Client) -> str:
+    """A fresh organization with one project; the secret of its developer's key."""
+    name = f"demo {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+    organization = admin.organizations.create(name)
+    project = admin.projects.create("demo", organization.id)
+    return admin.keys.create("demo", project.id).secret
+
+
+def _say_what_stays(address: Address) -> None:
+    say(f"still up at {address.api}; addresses and the admin key are in {address.state_file}")
+    say(f"stop it with `kill {address.pid}`")
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command-line entry."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        # A terminal that cannot draw blocks must not end the demo.
+        reconfigure(errors="replace")
+    try:
+        options = _options(arguments)
+    except BadSettingError as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return EXIT_USAGE
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        return run(options)
+    except Stopped as stopped:
+        say("stopped")
+        return 128 + stopped.number
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped(number)
+
+
+def _options(arguments: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="make demo", description="train a small model end to end")
+    parser.add_argument("--home", type=Path, help="folder of the installation (VENUS_HOME)")
+    parser.add_argument("--spec", type=Path, default=SPEC, help="job spec, YAML or JSON")
+    parser.add_argument("--environment", type=Path, default=ENVIRONMENT, help="package folder")
+    parser.add_argument("--seed", type=int, help="instead of the spec's seed")
+    parser.add_argument("--control", choices=["shuffled_rewards"], help="must not learn")
+    parser.add_argument("--min-rise", type=float, default=MIN_RISE, help="of the held-out score")
+    parser.add_argument("--summary", type=Path, help="write the numbers here as JSON")
+    given = parser.parse_args(arguments)
+    return Options(
+        home=(given.home or Settings.from_env().home).absolute(),
+        spec=given.spec.absolute(),
+        environment=given.environment.absolute(),
+        seed=given.seed,
+        control=given.control,
+        min_rise=given.min_rise,
+        summary=given.summary,
+        is_kept=os.environ.get("KEEP", "0") not in ("", "0"),
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,26 @@
+"""The root of the command tree."""
+
+from typing import Final
+
+import typer
+
+from venusrl.cli import checkpoints, environments, jobs, server
+
+HELP: Final = """Reinforcement learning for language models.
+
+VENUS_API_URL and VENUS_API_KEY name the platform and your key.
+"""
+
+app = typer.Typer(
+    name="venus",
+    help=HELP,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("up")(server.up)
+app.command("doctor")(server.doctor)
+app.add_typer(jobs.app, name="jobs", help="Submit, follow and steer jobs.")
+app.add_typer(environments.app, name="env", help="Upload and list environments.")
+app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")

@@ -1,0 +1,56 @@
+"""`venus env`: upload an environment package, list environments and versions."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from venusrl.cli.output import AsJson, Limit, connected, write_json, write_line, write_table
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def push(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="Folder with a venus.toml.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Upload a package and wait until it is validated; the same content is the same version."""
+    with connected(as_json) as client:
+        version = client.environments.push(folder)
+    if as_json:
+        write_json(version)
+        return
+    splits = ", ".join(f"{count} {name}" for name, count in sorted(version.splits.items()))
+    write_line(f"{version.ref} is {version.state} ({splits}), {version.content_sha}")
+
+
+@app.command("list")
+def list_(limit: Limit = 100, as_json: AsJson = False) -> None:
+    """Environments of the project."""
+    with connected(as_json) as client:
+        found = list(islice(client.environments.list(), limit))
+    if as_json:
+        write_json(found)
+        return
+    rows = [(one.name, one.latest_version, f"{one.created_at:%Y-%m-%d %H:%M}") for one in found]
+    write_table(("name", "latest", "created"), rows)
+
+
+@app.command()
+def versions(name: str, limit: Limit = 100, as_json: AsJson = False) -> None:
+    """Versions of an environment, with what is wrong with those that failed."""
+    with connected(as_json) as client:
+        found = list(islice(client.environments.versions(name), limit))
+    if as_json:
+        write_json(found)
+        return
+    rows = [
+        (one.ref, one.state, sum(one.splits.values()), f"{one.created_at:%Y-%m-%d %H:%M}",
+         one.content_sha, "; ".join(f"{f.pointer} {f.message}" for f in one.findings) or None)
+        for one in found
+    ]  # fmt: skip
+    write_table(("ref", "state", "tasks", "created", "content", "findings"), rows)
