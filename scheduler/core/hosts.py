@@ -176,17 +176,19 @@ def _lose_node(run: Pass, node: HostId) -> None:
     """Its sandboxes died with it: open tries end, gradings are asked of another agent."""
     for job in list(run.state.jobs.values()):
         for group in list(job.groups.values()):
-            if group.node != node:
-                continue
-            for rollout in group.open_rollouts():
-                if rollout.sandbox is not SandboxState.WANTED:
-                    end = (End.SANDBOX_LOST, "node_agent_lost")
-                    failures.fail_try(run, job, group, rollout, end)
-            move_to_node(run.state, group, None)
+            if group.node == node:
+                _end_tries(run, job, group)
+                move_to_node(run.state, group, None)
         grading.fail_grades_on(run, job, node)
         run.touch(job)
     run.grants_wanted = True
     settle_fates(run)
+
+
+def _end_tries(run: Pass, job: JobRecord, group: GroupRecord) -> None:
+    for rollout in group.open_rollouts():
+        if rollout.sandbox is not SandboxState.WANTED:
+            failures.fail_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
 
 
 def _lose_engine(run: Pass, job: JobRecord, engine: HostId) -> None:

@@ -59,13 +59,13 @@ def _check_hosts(state: State) -> None:
     loads = dict.fromkeys(state.hosts, 0)
     for job in state.jobs.values():
         _hold(job.sandboxes == _count_sandboxes(job, restored=True), "sandbox count", job)
-        for group in job.groups.values():
-            for rollout in group.rollouts:
-                if rollout.host is not None:
-                    _hold(rollout.host in loads, f"{rollout.rollout_id} on a lost host", job)
-                    loads[rollout.host] += 1
-                if group.node in loads and rollout.sandbox is not SandboxState.WANTED:
-                    loads[group.node] += 1
+        members = [(group, r) for group in job.groups.values() for r in group.rollouts]
+        for group, rollout in members:
+            if rollout.host is not None:
+                _hold(rollout.host in loads, f"{rollout.rollout_id} on a lost host", job)
+                loads[rollout.host] += 1
+            if group.node in loads and rollout.sandbox is not SandboxState.WANTED:
+                loads[group.node] += 1
     for host_id, load in loads.items():
         _hold(state.hosts[host_id].load == load, f"load of {host_id} is {load}")
 

@@ -53,10 +53,10 @@ from domain.ids import (
     node_host_id,
 )
 from domain.plan import JobPlan, Pool
-from domain.states import TERMINAL, Desired, DropReason, End, HostKind, trained
+from domain.states import TERMINAL, Desired, DropReason, End, HostKind
 from scheduler.core.coordinator import Coordinator
 from tests.simulation.machines import Engine, Machine, Node, Trainer, make
-from tests.simulation.rows import PENDING, JobRow, LeaseRow, Rows
+from tests.simulation.rows import PENDING, GroupRow, JobRow, LeaseRow, Rows
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class World:
         while not until():
             assert self._heap, "nothing left to happen"
             time, _, act = heapq.heappop(self._heap)
-            assert time <= limit, f"not reached within {within_s} s: {self._picture()}"
+            assert time <= limit, f"not reached within {within_s} s: {self.picture()}"
             self.now = max(self.now, time)
             act()
 
@@ -214,21 +214,21 @@ class World:
                 continue
             attempt = job.plan.attempt_id
             for group in self.rows.groups_of(attempt):
-                if group.disposition != PENDING or not group.is_closed:
-                    continue
-                if group.graded is not None and group.step is None:
-                    self.deliver(replace(group.graded, reread=True))
-                if group.graded is None:
-                    for row in group.rollouts:
-                        self.deliver(row.closed(reread=True))
+                self._sweep_group(group)
             if job.policy is not None and job.committed > job.base_step:
-                diverged = not any(
-                    g.disposition == trained(job.committed) for g in self.rows.groups_of(attempt)
-                )
-                self.deliver(StepCommitted(attempt, job.committed, job.policy, diverged))
+                self.deliver(StepCommitted(attempt, job.committed, job.policy))
             if job.checkpoint_step is not None:
                 name = CheckpointId(f"ckpt_{job.checkpoint_step}")
                 self.deliver(CheckpointWritten(attempt, job.checkpoint_step, name))
+
+    def _sweep_group(self, group: GroupRow) -> None:
+        if group.disposition != PENDING or not group.is_closed:
+            return
+        if group.graded is None:
+            for row in group.rollouts:
+                self.deliver(row.closed(reread=True))
+        elif group.step is None:
+            self.deliver(replace(group.graded, reread=True))
 
     def _hear_wishes(self) -> None:
         """Level-triggered: every wish above the observed generation, new jobs first."""
@@ -388,33 +388,26 @@ class World:
     def _tell_machine(
         self, command: ForkSandboxes | SetRanks | SyncEngine | CloseStep | WriteCheckpoint
     ) -> None:
-        match command:
-            case ForkSandboxes():
-                node = self._reach(command.node, command.node_epoch)
-                if isinstance(node, Node):
-                    node.fork(command)
-            case SetRanks():
-                engine = self._reach(command.host_id, command.epoch)
-                if isinstance(engine, Engine):
-                    for rollout, rank in command.ranks:
-                        if rollout in engine.runs:
-                            engine.runs[rollout].rank = rank
-            case SyncEngine():
-                engine = self._reach(command.host_id, command.epoch)
-                if isinstance(engine, Engine):
-                    engine.sync(command.policy)
-            case CloseStep() | WriteCheckpoint():
-                trainer = self.machines.get(host_id(command.attempt_id, "trainer"))
-                if isinstance(trainer, Trainer) and trainer.is_connected:
-                    is_close = isinstance(command, CloseStep)
-                    trainer.close_step(command.step) if is_close else trainer.checkpoint()
+        if isinstance(command, ForkSandboxes):
+            node = self._reach(command.node, command.node_epoch)
+            if isinstance(node, Node):
+                node.fork(command)
+        elif isinstance(command, SetRanks | SyncEngine):
+            engine = self._reach(command.host_id, command.epoch)
+            if isinstance(engine, Engine):
+                engine.obey(command)
+        else:
+            trainer = self.machines.get(host_id(command.attempt_id, "trainer"))
+            if isinstance(trainer, Trainer) and trainer.is_connected:
+                trainer.obey(command)
 
     def _reach(self, host: HostId, epoch: int) -> Machine | None:
         machine = self.machines.get(host)
         is_there = machine is not None and machine.epoch == epoch and machine.is_connected
         return machine if is_there else None
 
-    def _picture(self) -> str:
+    def picture(self) -> str:
+        """Where the jobs stand, for a failure's message."""
         jobs = [(job.state, job.committed, job.notes[-1:]) for job in self.rows.jobs.values()]
         views = (
             [] if self.leader is None else [self.leader.view(JobId(job)) for job in self.rows.jobs]

@@ -4,7 +4,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from domain.commands import ForkSandboxes, GradeGroup, PlaceRollout
+from domain.commands import (
+    CloseStep,
+    ForkSandboxes,
+    GradeGroup,
+    PlaceRollout,
+    SetRanks,
+    SyncEngine,
+    WriteCheckpoint,
+)
 from domain.events import (
     CheckpointWritten,
     EngineSynced,
@@ -174,6 +182,15 @@ class Engine(Machine):
             )
         )
 
+    def obey(self, command: SetRanks | SyncEngine) -> None:
+        """Take new ranks or new weights."""
+        if isinstance(command, SyncEngine):
+            self.sync(command.policy)
+            return
+        for rollout, rank in command.ranks:
+            if rollout in self.runs:
+                self.runs[rollout].rank = rank
+
     def sync(self, policy: PolicyRef) -> None:
         """Load weights; turns go on meanwhile."""
 
@@ -205,6 +222,13 @@ class Trainer(Machine):
             HostJoined(self.host_id, self.epoch, self.kind, self.attempt_id, 0),
             TrainerReady(self.attempt_id, self.host_id, self.epoch, job.policy),
         ]
+
+    def obey(self, command: CloseStep | WriteCheckpoint) -> None:
+        """Finish a step or write a checkpoint."""
+        if isinstance(command, CloseStep):
+            self.close_step(command.step)
+        else:
+            self.checkpoint()
 
     def close_step(self, step: int) -> None:
         """Finish the step if it is the next one and full; repeated requests are harmless."""

@@ -1,0 +1,146 @@
+"""Random worlds: plans, pools, workloads and faults drawn from one injected source of chance."""
+
+from random import Random
+
+from domain.events import StateRestored
+from domain.ids import GroupId, HostId, RolloutId
+from domain.plan import AfterTries, EvaluationPlan, JobPlan, Order
+from domain.states import TERMINAL, Desired, End, JobState
+from tests.simulation.driver import Workload, World
+from tests.simulation.plans import plan, pool
+from tests.simulation.rows import JobRow
+
+FAULTS = ("engine", "trainer", "node", "link", "leader", "pause", "run", "late")
+
+
+def random_workload(chance: Random) -> Workload:
+    """Turns of mixed length, and a little of every failure that happens inside hosts."""
+    failed = chance.choice([0.0, 0.0, 0.02, 0.1])
+    drawn: dict[RolloutId, int] = {}
+
+    def turns(rollout: RolloutId) -> int:
+        return drawn.setdefault(rollout, chance.choice([1, 1, 2, 3, 5]))
+
+    def failure(rollout: RolloutId, try_: int, turn: int) -> End | None:
+        return End.ENV_FAILED if chance.random() < failed else None
+
+    def is_flat(group: GroupId) -> bool:
+        return chance.random() < 0.1
+
+    def sync_fails(host: HostId, version: int) -> bool:
+        return chance.random() < 0.1
+
+    return Workload(
+        turn_s=lambda rollout, turn: chance.choice([0.2, 1.0, 3.0]),
+        turns=turns,
+        failure=failure,
+        is_flat=is_flat,
+        grade_fails=lambda group, epoch: chance.random() < 0.05,
+        sync_fails=sync_fails,
+        diverges=lambda step: chance.random() < 0.05,
+    )
+
+
+def random_plan(chance: Random, name: str) -> JobPlan:
+    """A small plan with every switch drawn."""
+    evaluated = EvaluationPlan(5, chance.choice([1, 2]), chance.choice([None, 1, 2]))
+    return plan(
+        name,
+        group_size=chance.choice([1, 2, 3]),
+        groups_per_batch=chance.choice([1, 2, 3]),
+        max_staleness=chance.choice([0, 1, 2]),
+        async_ratio=chance.choice([1.0, 1.5, 3.0]),
+        order=chance.choice(list(Order)),
+        max_steps=chance.choice([3, 5]),
+        after_tries=chance.choice(list(AfterTries)),
+        evaluation=chance.choice([None, evaluated]),
+    )
+
+
+def random_world(seed: int) -> tuple[World, list[JobRow], Random]:
+    """A world with one or two jobs."""
+    chance = Random(seed)
+    capacity = pool(
+        engines=chance.choice([1, 2]),
+        trainers=chance.choice([1, 2]),
+        sandboxes=chance.choice([4, 6, 20]),
+    )
+    world = World(
+        capacity,
+        random_workload(chance),
+        nodes=chance.choice([1, 2]),
+        slots=chance.choice([1, 3, 8]),
+    )
+    names = chance.choice([("a",), ("a",), ("a", "b")])
+    jobs = [world.submit(random_plan(chance, name)) for name in names]
+    return world, jobs, chance
+
+
+def inflict(world: World, jobs: list[JobRow], fault: str, chance: Random) -> None:
+    """One fault or wish."""
+    hosts = sorted(world.machines)
+    match fault:
+        case "engine" | "trainer" | "node":
+            named = [host for host in hosts if fault in host]
+            if named:
+                world.kill(chance.choice(named))
+        case "link" if hosts:
+            world.disconnect(chance.choice(hosts))
+        case "leader" if world.leader is not None:
+            world.restart_leader(chance.choice([0.1, 1.0, 5.0]))
+        case "pause" | "run" | "cancel":
+            job = chance.choice(jobs)
+            wish = Desired(fault)
+            if job.state not in TERMINAL and job.desired is not Desired.CANCEL:
+                world.desire(job, wish)
+        case "late" if world.events:
+            for _ in range(3):
+                _, event = chance.choice(world.events)
+                if not isinstance(event, StateRestored):
+                    world.deliver(event)
+        case _:
+            pass
+
+
+def run_out(world: World, jobs: list[JobRow], chance: Random, faults: int = 6) -> None:
+    """Inflict random faults, then let the jobs run to their ends."""
+    for _ in range(faults):
+        world.run_for(chance.expovariate(1 / 3.0))
+        inflict(world, jobs, chance.choice(FAULTS), chance)
+    finish(world, jobs)
+
+
+def finish(world: World, jobs: list[JobRow]) -> None:
+    """No more faults: every job must end, and exactly as planned."""
+    for job in jobs:
+        if job.state not in TERMINAL and job.desired is Desired.PAUSE:
+            world.desire(job, Desired.RUN)
+    for _ in range(300):
+        if all(job.state in TERMINAL for job in jobs):
+            break
+        world.run_for(10.0)
+        for job in jobs:
+            if job.state is JobState.PAUSED:
+                world.desire(job, Desired.RUN)
+    for job in jobs:
+        check_end(world, job)
+
+
+def check_end(world: World, job: JobRow) -> None:
+    """What every ended job must have reached, whatever happened on the way."""
+    assert job.state in TERMINAL, world.picture()
+    assert job.state is not JobState.FAILED or job.failure_code == "host_lost", job.failure_code
+    if job.state is JobState.SUCCEEDED:
+        assert sorted(job.steps) == list(range(1, job.plan.max_steps + 1))
+        assert job.checkpoint_step == job.plan.max_steps
+    taken = [group for members in job.steps.values() for group in members]
+    assert len(taken) == len(set(taken)), "a group is in two batches"
+    for row in world.rows.groups_of(job.plan.attempt_id):
+        assert row.disposition != "pending", row.opened.group_id
+        assert row.staleness is None or row.staleness <= job.plan.max_staleness
+        assert row.disposition != "dropped(stale)", "pacing let a group become too old"
+        for rollout in row.rollouts:
+            assert rollout.end is not None, rollout.rollout_id
+            counted = sum(counts for _, _, counts in rollout.tries)
+            assert counted <= job.plan.tries, rollout.rollout_id
+    assert not any(lease.is_up for lease in world.rows.leases.values() if lease.attempt_id)
