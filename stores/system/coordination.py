@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain import commands as c
 from domain.events import RolloutClosed
-from domain.ids import GroupId, JobId, ordinal_of, rollout_id
+from domain.ids import GroupId, JobId, group_of, ordinal_of, rollout_id
 from domain.states import DropReason, End, JobState, dropped
 from stores import tables as t
 
@@ -96,7 +96,12 @@ async def end_try(connection: AsyncConnection, command: c.EndTry) -> None:
 async def close_rollout(
     connection: AsyncConnection, command: c.CloseRollout
 ) -> RolloutClosed | None:
-    """The coordinator's own close; None when the host's close came first."""
+    """The coordinator's own close; None when the host's close came first.
+
+    The group's row is locked first, as in every writer that touches both: no deadlock.
+    """
+    group_id = group_of(command.rollout_id)
+    await connection.execute(select(group.c.id).where(group.c.id == group_id).with_for_update())
     closed = await connection.execute(
         update(rollout)
         .where(
@@ -105,13 +110,11 @@ async def close_rollout(
             rollout.c["try"] == command.try_,
         )
         .values(closed_at=func.now(), end=command.end.value, cause=command.cause)
-        .returning(rollout.c.group_id)
     )
-    row = closed.first()
-    if row is None:
+    if closed.rowcount == 0:
         return None
     await _record_try(connection, command, counts=command.end is not End.CANCELLED)
-    await lower_open(connection, GroupId(row.group_id))
+    await lower_open(connection, group_id)
     return RolloutClosed(
         rollout_id=command.rollout_id,
         try_=command.try_,
