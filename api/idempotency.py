@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 
 from fastapi import Header
 from fastapi.responses import JSONResponse
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.gateway import Gateway
 from api.problems import conflict
 from infra import failpoints
 from stores import idempotency
+from stores.unit_of_work import AsyncConnection
 
 FAILPOINT_AFTER_COMMIT: Final = "api.after_commit_before_reply"
 

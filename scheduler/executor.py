@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from domain import commands as c
 from domain import wire
 from domain.events import Event, TryFailed
@@ -23,7 +21,7 @@ from scheduler.hosts import Hosts
 from scheduler.tasks import rollout_seed
 from stores import events as job_events
 from stores.system import coordination, leases
-from stores.unit_of_work import Database, LeaderFence
+from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 BATCH_MAX: Final = 200
 """Commands in one transaction: bounds its length and what a failure repeats."""

@@ -1,13 +1,11 @@
 """A new leader's first fact: everything that Postgres knows of unfinished jobs and hosts."""
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from domain.events import RestoredJob, StateRestored
 from domain.ids import EVALUATION_ORDINAL_BASE, JobId
 from scheduler.context import JobContext
 from scheduler.watch import JobWatch
 from stores.system import jobs
-from stores.unit_of_work import Database
+from stores.unit_of_work import AsyncConnection, Database
 
 
 async def restore(

@@ -9,7 +9,6 @@ from typing import Final
 
 from celery import Celery
 from kombu.exceptions import OperationalError as BrokerAway
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.events import (
     CheckpointWritten,
@@ -29,7 +28,7 @@ from scheduler.hosts import Hosts
 from stores import events as job_events
 from stores.blobs import Blobs
 from stores.system import coordination, jobs, leases, preparation
-from stores.unit_of_work import Database, LeaderFence
+from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
 """Keepers started for one host row before its attempt fails as poison: loops must end."""

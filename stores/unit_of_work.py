@@ -13,7 +13,8 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection as AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from domain.errors import FencedOut, StoreUnavailable
 from domain.ids import HostId

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
 from api.problems import Problem, conflict, not_found
@@ -14,6 +12,7 @@ from domain.errors import PayloadUnreadable
 from infra.clock import SystemClock
 from infra.names import GENERATE
 from stores import checkpoints
+from stores.unit_of_work import AsyncConnection
 from venusrl.models.checkpoints import Checkpoint, File, GenerateRequest, Operation
 
 RANGE: Final = re.compile(r"^bytes=(\d{0,18})-(\d{0,18})$")

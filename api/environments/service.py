@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
@@ -18,6 +17,7 @@ from infra.names import VALIDATE_ENVIRONMENT, package_path
 from stores import checkpoints, environments
 from stores.blobs import Blob, sha256
 from stores.environments import NewVersion, Owner
+from stores.unit_of_work import AsyncConnection
 from venusrl.models.environments import Environment, EnvironmentVersion
 
 

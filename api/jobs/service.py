@@ -4,8 +4,6 @@ import hashlib
 import json
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
 from api.jobs.validation import Outcome, Surroundings, validate
@@ -16,6 +14,7 @@ from infra.names import PREPARE_JOB
 from stores import checkpoints, environments, events, jobs
 from stores.environments import Owner
 from stores.jobs import NewAttempt, NewJob
+from stores.unit_of_work import AsyncConnection
 from venusrl.models.common import Finding
 from venusrl.models.jobs import Failure, Job, JobPatch, Resolved, Restart, Validation
 
