@@ -1,14 +1,25 @@
 """Request bodies with limits, read as they come."""
 
+import re
+from collections.abc import Mapping
+from typing import Final
+
 from fastapi import Request
 
 from api.problems import too_large
 
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+
+
+def number_in(headers: Mapping[str, str], name: str) -> int:
+    """A header's whole number; 0 when it is missing or none."""
+    text = headers.get(name, "")
+    return int(text) if _DIGITS.fullmatch(text) else 0
+
 
 async def read_limited(request: Request, limit: int, what: str) -> bytes:
     """The body; 413 as soon as it is known to be larger than the limit, before it is buffered."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    if number_in(request.headers, "content-length") > limit:
         raise too_large(what, limit)
     parts, size = [], 0
     async for part in request.stream():

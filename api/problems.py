@@ -113,6 +113,8 @@ def findings_of(errors: Sequence[Any], prefix: str = "") -> list[Finding]:
             "/" + part.replace("~", "~0").replace("/", "~1") for part in where
         )
         code = str(error["type"])
+        if code == "json_invalid":
+            pointer = prefix
         hint = ""
         if code == "extra_forbidden":
             hint = "This field is unknown, or belongs to a later version of the spec; remove it."

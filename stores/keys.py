@@ -28,15 +28,26 @@ async def create(connection: AsyncConnection, **values: object) -> Row[Any]:
     return row
 
 
-async def list_of(connection: AsyncConnection, organization_id: str) -> Sequence[Row[Any]]:
-    """All keys of an organization, newest last."""
+async def list_of(
+    connection: AsyncConnection, organization_id: str, project_id: str | None
+) -> Sequence[Row[Any]]:
+    """Keys of an organization, or of one project of it, newest last."""
     query = select(key).where(key.c.organization_id == organization_id).order_by(key.c.id)
+    if project_id is not None:
+        query = query.where(key.c.project_id == project_id)
     return (await connection.execute(query)).all()
 
 
-async def revoke(connection: AsyncConnection, organization_id: str | None, key_id: str) -> bool:
-    """Revoke a key of this organization (None: of any, for the admin); False when there is none."""
+async def revoke(
+    connection: AsyncConnection, organization_id: str | None, project_id: str | None, key_id: str
+) -> bool:
+    """Revoke a key; False when there is none.
+
+    No organization: any key, for the installation's admin. No project: any key of the organization.
+    """
     query = update(key).where(key.c.id == key_id)
+    if project_id is not None:
+        query = query.where(key.c.project_id == project_id)
     if organization_id is not None:
         query = query.where(key.c.organization_id == organization_id)
     result = await connection.execute(

@@ -80,7 +80,7 @@ async def list_versions(
 @router.get("/{name}/versions/{version}")
 async def get_version(
     name: EnvironmentName,
-    version: int,
+    version: Annotated[int, Path(ge=1, le=2**31 - 1)],
     caller: Viewer,
     gateway: GatewayDep,
 ) -> EnvironmentVersion:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from api.auth.caller import Developer, ProjectCaller, Viewer
+from api.bodies import number_in
 from api.gateway import Gateway, GatewayDep, gateway_of
 from api.idempotency import IdempotencyKey, Once, run_once
 from api.jobs import service, stream
@@ -149,17 +150,17 @@ async def job_events(
     caller: Viewer,
     request: Request,
     gateway: GatewayDep,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     types: Annotated[str, Query(max_length=500)] = "",
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
     accept: Annotated[str, Header()] = "application/json",
 ) -> Any:
     """Events of the job: a page of JSON, or a live stream with `Accept: text/event-stream`."""
     await _job(gateway, caller, job_id)
     wanted = tuple(part for part in types.split(",") if part)
     if "text/event-stream" in accept:
-        start = int(last_event_id) if last_event_id and last_event_id.isdigit() else after
+        start = max(after, number_in(request.headers, "last-event-id"))
         source = stream.follow(gateway, caller.project_id, job_id, start, types=wanted)
         return _stream(stream.until_disconnected(request, source))
     async with gateway.database.begin() as connection:
@@ -182,7 +183,7 @@ async def job_metrics(
     caller: Viewer,
     gateway: GatewayDep,
     names: Annotated[str, Query(max_length=2000)] = "",
-    after_step: Annotated[int, Query(ge=-1)] = -1,
+    after_step: Annotated[int, Query(ge=-1, le=2**31 - 1)] = -1,
     limit: Annotated[int, Query(ge=1, le=POINTS_MAX)] = POINTS_MAX,
 ) -> Page[Metric]:
     """Points of the job's series; a step has at most one point per series."""

@@ -1,18 +1,22 @@
 """From a submitted spec to findings and a normalised spec with every `auto` resolved and explained."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from api.problems import Finding, findings_of, near_names
+from api.problems import Finding, escaped, findings_of, near_names
 from infra.settings import Settings
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
 
 GRADING_RESERVE: Final = 1
 """Sandboxes of the pool that agents never get; the same number as the scheduler's."""
+
+DEPTH_MAX: Final = 32
+"""Levels of a spec; an environment's config has the rest below its own four."""
 
 SMALL_MODEL_PARAMETERS: Final = 10_000_000
 """Below it full-weight training takes the larger default learning rate."""
@@ -54,7 +58,9 @@ class Outcome:
 
 def validate(body: Any, around: Surroundings) -> Outcome:
     """Check and normalise a submitted spec."""
-    outcome = Outcome()
+    outcome = Outcome(findings=unstorable(body))
+    if outcome.findings:
+        return outcome
     try:
         spec = JobSpec.model_validate(body)
     except ValidationError as error:
@@ -69,6 +75,38 @@ def validate(body: Any, around: Surroundings) -> Outcome:
         _resolve(spec, normal, around, outcome)
         outcome.spec = normal
     return outcome
+
+
+def unstorable(value: Any, pointer: str = "", depth: int = 0) -> list[Finding]:
+    """What of a JSON document no database column can hold: the reader of JSON lets it pass."""
+    if depth > DEPTH_MAX:
+        return [Finding(pointer, "too_deep", f"This is nested more than {DEPTH_MAX} levels deep.")]
+    match value:
+        case str() if "\x00" in value or not _is_unicode(value):
+            return [Finding(pointer, "bad_text", "The text holds a NUL or half a character.")]
+        case float() if not math.isfinite(value):
+            return [Finding(pointer, "not_finite", f"{value} is no JSON number.")]
+        case dict():
+            found = [one for key in value for one in unstorable(key, pointer, depth + 1)]
+            for key, inner in value.items():
+                found += unstorable(inner, f"{pointer}/{escaped(key)}", depth + 1)
+            return found
+        case list():
+            return [
+                one
+                for number, inner in enumerate(value)
+                for one in unstorable(inner, f"{pointer}/{number}", depth + 1)
+            ]
+        case _:
+            return []
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_model(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:

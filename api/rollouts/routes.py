@@ -22,7 +22,7 @@ Reward = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
 def group_filters(
-    step: Annotated[int | None, Query(ge=0)] = None,
+    step: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     task_id: Text = None,
     purpose: Text = None,
     disposition: Text = None,

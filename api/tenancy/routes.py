@@ -80,7 +80,10 @@ async def create_key(
     gateway: GatewayDep,
     key: IdempotencyKey = None,
 ) -> JSONResponse:
-    """Create a key of a project. The secret is in this answer only; a retry cannot repeat it."""
+    """Create a key of a project or of an organization.
+
+    The secret is in this answer only: the answer to a repeated request has an empty one.
+    """
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
     secret: dict[str, Any] = {}
     answer = await run_once(
@@ -91,10 +94,11 @@ async def create_key(
 
 @router.get("/api-keys")
 async def list_keys(caller: CallerDep, gateway: GatewayDep, organization_id: str = "") -> Page[Key]:
-    """Keys of the caller's organization, without secrets."""
+    """Keys of the caller's organization, or of its project; without secrets."""
     caller.may("admin")
     async with gateway.database.begin() as connection:
-        rows = await keys.list_of(connection, caller.organization_id or organization_id)
+        organization = caller.organization_id or organization_id
+        rows = await keys.list_of(connection, organization, caller.project_id)
     return Page[Key](data=[service.key_of(row) for row in rows], has_more=False)
 
 
@@ -103,6 +107,7 @@ async def revoke_key(key_id: str, caller: CallerDep, gateway: GatewayDep) -> Res
     """Revoke a key at once."""
     caller.may("admin")
     async with gateway.database.begin() as connection:
-        if not await keys.revoke(connection, caller.organization_id, key_id):
+        scope = (caller.organization_id, caller.project_id)
+        if not await keys.revoke(connection, *scope, key_id):
             raise not_found("key", key_id)
     return Response(status_code=204)

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 from fastapi.responses import JSONResponse
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.auth.caller import ROLES, Caller
 from api.auth.keys import new_secret, secret_hash, shown_prefix
 from api.gateway import Gateway
 from api.problems import Finding, conflict, forbidden, invalid, not_found
 from stores import keys, tenancy
+from stores.unit_of_work import AsyncConnection
 from venusrl.models.tenancy import (
     Key,
     KeyCreate,
@@ -52,15 +52,9 @@ async def create_project(
 ) -> dict[str, Any]:
     """In the caller's organization, or in the named one for the installation's admin key."""
     caller.may("admin")
-    organization = caller.organization_id or body.organization_id
-    if organization is None:
-        finding = Finding("/organization_id", "missing", "The admin key must name it.")
-        raise invalid([finding])
-    if body.organization_id not in (None, organization):
-        raise not_found("organization", str(body.organization_id))
-    known = await tenancy.organizations(connection, organization)
-    if not known:
-        raise not_found("organization", organization)
+    if caller.project_id is not None:
+        raise forbidden("A project's key creates no projects; use a key of the organization.")
+    organization = await _organization(connection, caller, body.organization_id)
     row = await tenancy.create_project(connection, gateway.ids.new("prj"), organization, body.name)
     if row is None:
         raise conflict(f"The organization has a project {body.name!r} already.", "name_taken")
@@ -78,15 +72,13 @@ async def create_key(
     caller.may("admin")
     if ROLES.index(body.role) > ROLES.index(caller.role):
         raise forbidden("A key cannot have a higher role than the key that creates it.")
-    project = await tenancy.find_project(connection, caller.organization_id, body.project_id)
-    if project is None:
-        raise not_found("project", body.project_id)
+    organization, project = await _scope(connection, caller, body)
     secret["secret"] = new_secret()
     row = await keys.create(
         connection,
         id=gateway.ids.new("key"),
-        organization_id=project.organization_id,
-        project_id=project.id,
+        organization_id=organization,
+        project_id=project,
         name=body.name,
         role=body.role,
         prefix=shown_prefix(secret["secret"]),
@@ -94,6 +86,35 @@ async def create_key(
         expires_at=body.expires_at,
     )
     return key_of(row).model_dump(mode="json")
+
+
+async def _organization(connection: AsyncConnection, caller: Caller, asked: str | None) -> str:
+    """The caller's organization, or the one that the admin key names."""
+    organization = caller.organization_id or asked
+    if organization is None:
+        raise invalid([Finding("/organization_id", "missing", "The admin key must name it.")])
+    known = await tenancy.organizations(connection, organization)
+    if asked not in (None, organization) or not known:
+        raise not_found("organization", str(asked))
+    return organization
+
+
+async def _scope(
+    connection: AsyncConnection, caller: Caller, body: KeyCreate
+) -> tuple[str, str | None]:
+    """Organization and project of a new key; a project's key makes keys of its own project only."""
+    if body.project_id is None:
+        if caller.project_id is not None:
+            raise forbidden("A project's key creates keys of its project only.")
+        if body.role not in ("admin", "owner"):
+            message = f"A key with the role {body.role} belongs to a project."
+            raise invalid([Finding("/project_id", "missing", message)])
+        return await _organization(connection, caller, body.organization_id), None
+    project = await tenancy.find_project(connection, caller.organization_id, body.project_id)
+    is_other = caller.project_id not in (None, body.project_id)
+    if project is None or is_other or body.organization_id not in (None, project.organization_id):
+        raise not_found("project", body.project_id)
+    return project.organization_id, project.id
 
 
 def with_secret(answer: JSONResponse, secret: dict[str, Any]) -> JSONResponse:

@@ -33,7 +33,9 @@ class Checkpoint(Answer):
 class GenerateRequest(Wire):
     """Body of POST /v1/checkpoints/{id}/generate: a small prompt, for a look."""
 
-    prompt: Annotated[str, Field(min_length=1, max_length=4_000, pattern=r"\S")]
+    prompt: Annotated[
+        str, Field(min_length=1, max_length=4_000, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
+    ]
     max_tokens: Annotated[int, Field(ge=1, le=512)] = 64
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

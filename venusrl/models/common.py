@@ -1,12 +1,15 @@
 """Shared wire records: pages, problems, findings."""
 
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field
 
 from venusrl.models._base import Answer
 
 T = TypeVar("T")
+
+Id = Annotated[str, Field(max_length=100, pattern=r"^[a-z]{1,10}_[0-9a-z_]{1,80}$")]
+"""Id of an object in a request."""
 
 
 class Page(Answer, Generic[T]):

@@ -14,6 +14,8 @@ Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+LabelValue = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Labels = Annotated[dict[Name, LabelValue], Field(max_length=32)]
 
 
 class Training(Wire):
@@ -192,6 +194,4 @@ class JobSpec(Wire):
     resources: Resources = Resources()
     stop: Stop = Stop()
     on_divergence: Literal["stop", "skip", "warn"] = "stop"
-    labels: Annotated[dict[Name, Annotated[str, Field(max_length=200)]], Field(max_length=32)] = (
-        Field(default_factory=dict)
-    )
+    labels: Labels = Field(default_factory=dict)

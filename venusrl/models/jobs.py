@@ -1,12 +1,13 @@
 """Jobs as the API shows them, their events, metrics, progress and ledger."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from venusrl.models._base import Answer, Wire
-from venusrl.models.common import Finding
+from venusrl.models.common import Finding, Id
+from venusrl.models.job_spec import Labels, Name
 
 
 class Resolved(Answer):
@@ -60,14 +61,14 @@ class Job(Answer):
 class JobPatch(Wire):
     """The fields of a job that may change while it runs."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    labels: dict[str, str] | None = None
+    name: Name | None = None
+    labels: Labels | None = None
 
 
 class Restart(Wire):
     """Body of POST /v1/jobs/{id}/restart."""
 
-    checkpoint: str | None = None
+    checkpoint: Id | None = None
 
 
 class Event(Answer):

@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from venusrl.models._base import Answer, Wire
+from venusrl.models.common import Id
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Role = Literal["viewer", "developer", "admin", "owner"]
@@ -29,7 +30,7 @@ class ProjectCreate(Wire):
     """Body of POST /v1/projects; the bootstrap key names the organization."""
 
     name: Name
-    organization_id: str | None = None
+    organization_id: Id | None = None
 
 
 class Project(Answer):
@@ -42,12 +43,17 @@ class Project(Answer):
 
 
 class KeyCreate(Wire):
-    """Body of POST /v1/api-keys."""
+    """Body of POST /v1/api-keys.
+
+    A key of a project works inside it. Without a project it is a key of the organization: its role is
+    admin or owner, and it creates projects and keys.
+    """
 
     name: Name
-    project_id: str
+    project_id: Id | None = None
+    organization_id: Id | None = None
     role: Role = "developer"
-    expires_at: datetime | None = None
+    expires_at: AwareDatetime | None = None
 
 
 class Key(Answer):

@@ -1,0 +1,84 @@
+"""What holds for every request before any route: its id, the limit of its body, a plain address.
+
+Plain ASGI, so that streamed answers pass through untouched.
+"""
+
+from collections.abc import MutableMapping
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.bodies import number_in
+from api.problems import Problem, problem_response, too_large
+from infra.ids import IdSource
+
+REQUEST_ID_CHARS_MAX: Final = 100
+"""A client's own request id is echoed into headers and logs; longer ones are replaced."""
+
+UPLOAD_SUFFIX: Final = "/versions"
+"""Only package uploads may be larger than an ordinary request; their route has its own limit."""
+
+
+class Edge:
+    """Wraps the application. `body_limit` is None where nothing is served."""
+
+    def __init__(self, app: ASGIApp, ids: IdSource, body_limit: int | None) -> None:
+        self._app = app
+        self._ids = ids
+        self._body_limit = body_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = self._request_id(headers.get("x-request-id", ""))
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        limit = None if scope["path"].endswith(UPLOAD_SUFFIX) else self._body_limit
+        refusal = _refusal(scope, headers, limit)
+        if refusal is not None:
+            await problem_response(Request(scope), refusal)(scope, receive, stamped)
+            return
+        await self._app(scope, _limited(receive, limit), stamped)
+
+    def _request_id(self, given: str) -> str:
+        is_usable = 0 < len(given) <= REQUEST_ID_CHARS_MAX and given.isascii()
+        return given if is_usable and given.isprintable() else self._ids.new("req")
+
+
+def _refusal(scope: Scope, headers: Headers, limit: int | None) -> Problem | None:
+    """What is wrong with the request's head, if anything."""
+    query: bytes = scope.get("query_string", b"")
+    if "\x00" in scope["path"] or b"\x00" in unquote_to_bytes(query):
+        return Problem(400, "bad_request", "The address holds a NUL character.")
+    if limit is not None and number_in(headers, "content-length") > limit:
+        return too_large("The request", limit)
+    return None
+
+
+def _limited(receive: Receive, limit: int | None) -> Receive:
+    """`receive` that refuses a body which grows beyond the limit without having said so."""
+    if limit is None:
+        return receive
+    size = 0
+
+    async def counted() -> MutableMapping[str, Any]:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise HTTPException(413, too_large("The request", limit).detail)
+        return message
+
+    return counted
