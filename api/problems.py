@@ -104,14 +104,19 @@ def problem_response(request: Request, problem: Problem) -> JSONResponse:
     return JSONResponse(document, problem.status, headers=headers, media_type=MEDIA_TYPE)
 
 
+def escaped(part: str) -> str:
+    """One part of a JSON pointer (RFC 6901)."""
+    return part.replace("~", "~0").replace("/", "~1")
+
+
 def findings_of(errors: Sequence[Any], prefix: str = "") -> list[Finding]:
     """Findings of pydantic errors; pointers are relative to the body."""
     found = []
     for error in errors:
-        where = [str(part) for part in error["loc"] if part != "body"]
-        pointer = prefix + "".join(
-            "/" + part.replace("~", "~0").replace("/", "~1") for part in where
-        )
+        where = [str(part) for part in error["loc"]]
+        if where[:1] == ["body"]:
+            del where[0]
+        pointer = prefix + "".join("/" + escaped(part) for part in where)
         code = str(error["type"])
         if code == "json_invalid":
             pointer = prefix
