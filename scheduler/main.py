@@ -111,7 +111,8 @@ async def _stand_by(
         if term is not None:
             return asked_at, term
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), STAND_BY_S)
+            async with asyncio.timeout(STAND_BY_S):
+                await stop.wait()
     return 0.0, None
 
 

@@ -123,10 +123,8 @@ class ChoreWatch:
 async def wake(broker: Celery, task: str, arguments: list[object]) -> None:
     """Send a wake-up; one that is lost is sent again later."""
     try:
-        await asyncio.wait_for(
-            asyncio.to_thread(broker.send_task, task, args=arguments, retry=False),
-            timeout=SEND_S,
-        )
+        async with asyncio.timeout(SEND_S):
+            await asyncio.to_thread(broker.send_task, task, args=arguments, retry=False)
     except (BrokerAway, TimeoutError, OSError) as error:
         get_logger().warning("broker.away", task=task, cause=str(error))
 
