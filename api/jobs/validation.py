@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from api.problems import Finding, escaped, findings_of, near_names
+from api.jobs.hints import spec_findings
+from api.problems import Finding, escaped, near_names
 from infra.settings import Settings
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
@@ -64,7 +65,7 @@ def validate(body: Any, around: Surroundings) -> Outcome:
     try:
         spec = JobSpec.model_validate(body)
     except ValidationError as error:
-        outcome.findings = findings_of(error.errors(include_url=False))
+        outcome.findings = spec_findings(error.errors(include_url=False))
         return outcome
     normal = spec.model_dump(mode="json")
     _check_model(spec, around, outcome)
