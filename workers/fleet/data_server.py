@@ -27,7 +27,7 @@ class DataServer:
         self._turns = turns
         self._key = key
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], Channel] = {}
 
     async def open(self) -> str:
         """Bind a free port; returns host:port."""
@@ -39,23 +39,22 @@ class DataServer:
         """Stop listening and hang up."""
         if self._server is not None:
             self._server.close()
-        for connection in tuple(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        tasks = tuple(self._connections)
+        await asyncio.gather(*(channel.close() for channel in self._connections.values()))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
-        channel = Channel(reader, writer)
+        channel = self._connections[task] = Channel(reader, writer)
         try:
             if await self._admit(channel):
                 await self._serve(channel)
         except (ConnectionEnded, TimeoutError) as ended:
             get_logger().info("data.disconnected", cause=str(ended))
         finally:
-            self._connections.discard(task)
             await channel.close()
+            del self._connections[task]
 
     async def _admit(self, channel: Channel) -> bool:
         async with asyncio.timeout(HELLO_TIMEOUT_S):
