@@ -83,11 +83,14 @@ def place_of(ordinal: int) -> tuple[int, int]:
 
 
 def finish_done(run: Pass, job: JobRecord) -> None:
-    """End evaluations that have no open group left, oldest first."""
+    """End evaluations that have no unfinished group left, oldest first; their groups leave."""
     while job.evaluations:
         current = job.evaluations[0]
-        if _unopened(job, current) > 0 or groups_of(job, current.step):
+        groups = groups_of(job, current.step)
+        if _unopened(job, current) > 0 or any(group.is_unfinished for group in groups):
             return
+        for group in groups:
+            del job.groups[group.group_id]
         job.evaluations.pop(0)
         job.evaluated.add(current.step)
         run.emit(FinishEvaluation(attempt_id=job.attempt_id, step=current.step))

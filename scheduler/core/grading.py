@@ -85,7 +85,7 @@ def accept_grade(run: Pass, job: JobRecord, group: GroupRecord, event: GroupGrad
     run.touch(job)
     run.grants_wanted = True
     if not group.is_training:
-        del job.groups[group.group_id]
+        group.phase = GroupPhase.COMPLETE
         return
     if event.usable < least_usable(job, group) or event.oldest_version is None:
         cause = f"{event.usable} of {group.size} rollouts are scored"

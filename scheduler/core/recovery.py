@@ -37,6 +37,9 @@ def restore(run: Pass, event: StateRestored) -> None:
     state.jobs.clear()
     state.attempts.clear()
     state.hosts.clear()
+    state.node_epochs.clear()
+    state.lost_nodes.clear()
+    state.arrivals = 0
     state.is_overcommitted = True
     active = {job.plan.attempt_id for job in event.jobs}
     for host in event.hosts:

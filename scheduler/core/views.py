@@ -102,5 +102,6 @@ def _view_evaluation(job: JobRecord) -> EvaluationView | None:
     if not job.evaluations:
         return None
     current = job.evaluations[0]
-    unfinished = sum(1 for group in job.groups.values() if not group.is_training)
+    groups = [group for group in job.groups.values() if not group.is_training]
+    unfinished = sum(1 for group in groups if group.is_unfinished)
     return EvaluationView(step=current.step, opened=current.opened, unfinished=unfinished)

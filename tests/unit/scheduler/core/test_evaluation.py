@@ -22,7 +22,8 @@ BASE = EVALUATION_ORDINAL_BASE
 
 
 def evaluated(bench: Bench) -> list[GroupRecord]:
-    return [g for g in bench.job().groups.values() if not g.is_training]
+    groups = bench.job().groups.values()
+    return [group for group in groups if not group.is_training and group.is_unfinished]
 
 
 def finish(bench: Bench, version: int = 0) -> list[FinishEvaluation]:
