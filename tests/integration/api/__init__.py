@@ -1,0 +1,1 @@
+"""Tests: the gateway over real Postgres and real sockets."""
