@@ -34,10 +34,13 @@ async def take(
             row.c.scope == scope, row.c.key == key, row.c.created_at < func.now() - KEPT
         )
     )
-    claimed = await connection.execute(
-        insert(row).values(scope=scope, key=key, request_sha=request_sha).on_conflict_do_nothing()
+    claim = (
+        insert(row)
+        .values(scope=scope, key=key, request_sha=request_sha)
+        .on_conflict_do_nothing()
+        .returning(row.c.key)
     )
-    if claimed.rowcount == 1:
+    if (await connection.execute(claim)).first() is not None:
         return None
     query = select(row.c.request_sha, row.c.status, row.c.response).where(
         row.c.scope == scope, row.c.key == key
