@@ -108,10 +108,10 @@ class Coordinator:
         Returns the commands that the raising step had already decided, then the job's end.
         """
         unsent, self._unsent = self._unsent, []
-        job = self._state.jobs.pop(job_id, None)
+        job = self._state.jobs.get(job_id)
         if job is None:
             return unsent
-        self._state.attempts.pop(job.attempt_id, None)
+        self._state.forget(job)
         for host in [h for h in self._state.hosts.values() if h.attempt_id == job.attempt_id]:
             del self._state.hosts[host.host_id]
         for host in self._state.nodes():

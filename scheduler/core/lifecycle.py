@@ -292,8 +292,7 @@ def _finish_if_done(run: Pass, job: JobRecord) -> None:
 def _forget(run: Pass, job: JobRecord) -> None:
     """The job is terminal: release what it holds; later events of its attempt are foreign."""
     gangs.release_gang(run, job)
-    del run.state.jobs[job.plan.job_id]
-    del run.state.attempts[job.attempt_id]
+    run.state.forget(job)
     run.touched.pop(job.plan.job_id, None)
 
 

@@ -28,7 +28,8 @@ from scheduler.core.state import Pass
 GANG_STATES = frozenset(
     {JobState.PROVISIONING, JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING}
 )
-"""States whose jobs hold a gang; a resuming one holds it when it has host rows."""
+"""States whose jobs hold a gang. A resuming one runs nothing yet and simply queues again: its rows may
+be of the gang that it waits for or of the one that its pause gave back."""
 
 
 def restore(run: Pass, event: StateRestored) -> None:
@@ -39,6 +40,7 @@ def restore(run: Pass, event: StateRestored) -> None:
     state.hosts.clear()
     state.node_epochs.clear()
     state.lost_nodes.clear()
+    state.ended.clear()
     state.arrivals = 0
     state.is_overcommitted = True
     active = {job.plan.attempt_id for job in event.jobs}
@@ -126,12 +128,11 @@ def _keep_own_pause(job: JobRecord) -> None:
 
 def _restore_gang(run: Pass, job: JobRecord, rows: list[RestoredHost]) -> None:
     engines = sum(1 for row in rows if row.kind is HostKind.ENGINE)
-    is_resumed = job.state is JobState.RESUMING and bool(rows)
-    if job.state in GANG_STATES or is_resumed:
+    if job.state in GANG_STATES:
         gangs.take_gang(run.state, job, engines or job.plan.engines_min)
         if job.state not in (JobState.PAUSING, JobState.CANCELLING):
             gangs.emit_grant(run, job)
-    elif rows:
+    elif rows and job.state is not JobState.RESUMING:
         gangs.release_gang(run, job)
 
 

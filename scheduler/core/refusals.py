@@ -86,7 +86,7 @@ def check(state: State, event: Event) -> Refusal | None:
 
 def _check_wish(state: State, event: JobSubmitted | DesiredChanged) -> Refusal | None:
     if isinstance(event, JobSubmitted):
-        if event.plan.attempt_id in state.attempts:
+        if event.plan.attempt_id in state.attempts or event.plan.attempt_id in state.ended:
             return DUPLICATE
         return Refusal(RefusalReason.ACTIVE) if event.plan.job_id in state.jobs else None
     job = state.jobs.get(event.job_id)

@@ -6,12 +6,16 @@ records through it and append commands; nothing of a pass survives it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from domain.commands import Command, SetJobState, SetRanks
 from domain.ids import AttemptId, GroupId, HostId, JobId, RolloutId, attempt_of, group_of, index_of
 from domain.plan import Pool
 from domain.states import HostKind, JobState, move
 from scheduler.core.records import GroupRecord, HostRecord, HostState, JobRecord, RolloutRecord
+
+ENDED_MAX: Final = 1024
+"""Ended attempts that are remembered; a repetition comes within seconds, not a thousand jobs later."""
 
 
 @dataclass(slots=True)
@@ -26,9 +30,19 @@ class State:
     """Highest epoch seen of each node, kept after its loss."""
     lost_nodes: dict[HostId, int] = field(default_factory=dict)
     """Highest epoch of each node that was lost."""
+    ended: dict[AttemptId, None] = field(default_factory=dict)
+    """Attempts that ended lately: a repeated submission must not start them again."""
     is_overcommitted: bool = False
     """After a restart nodes may report more sandboxes than the reserve leaves; no more are granted."""
     arrivals: int = 0
+
+    def forget(self, job: JobRecord) -> None:
+        """The job's attempt ended: its later events are foreign."""
+        del self.jobs[job.plan.job_id]
+        del self.attempts[job.attempt_id]
+        self.ended[job.attempt_id] = None
+        while len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
 
     def job_of(self, attempt: AttemptId | None) -> JobRecord | None:
         """The active job that runs this attempt."""

@@ -92,7 +92,8 @@ def _blocked_before_placement(
 
 def _give_up_promoted(run: Pass, job: JobRecord, bound: float) -> None:
     for group in job.training_groups():
-        if not group.is_unfinished or not order.is_promoted(job, group):
+        # Verdicts have their own deadline and retries (`grading.py`).
+        if group.phase is not GroupPhase.OPEN or not order.is_promoted(job, group):
             continue
         if run.now - max(group.progress_at, job.progress_at) > bound:
             drop_group(run, job, group, DropReason.UNSALVAGEABLE, "no progress within the bound")

@@ -14,11 +14,12 @@ from domain.commands import (
     SetJobState,
     WriteCheckpoint,
 )
-from domain.events import TrainerFailed
+from domain.events import HostLost, TrainerFailed
 from domain.plan import JobPlan
 from domain.states import Desired, DropReason, JobState
 from scheduler.core import lifecycle
 from scheduler.core.records import GroupPhase
+from scheduler.core.refusals import RefusalReason
 from tests.simulation.plans import plan
 from tests.unit.scheduler.core.bench import Bench, engine_id, trainer_id
 
@@ -131,6 +132,14 @@ def test_a_resumed_job_starts_the_next_tries_of_the_same_attempt() -> None:
     tries = [member[1] for fork in bench.found(ForkSandboxes) for member in fork.members]
     assert tries[:6] == [2] * 6
     assert bench.group(0).phase is GroupPhase.ASSIGNED
+
+
+def test_a_late_loss_of_a_released_host_is_no_failed_start_of_the_next() -> None:
+    bench = Bench.running(plan(max_steps=9, drain_s=0.0))
+    bench.desire(Desired.PAUSE)
+    bench.desire(Desired.RUN, generation=3)
+    late = HostLost(engine_id(), 1, "the lease was freed")
+    assert bench.refusal(late).reason is RefusalReason.EPOCH
 
 
 def test_a_grading_that_the_pause_cut_off_is_asked_again_on_resume() -> None:

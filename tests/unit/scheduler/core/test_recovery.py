@@ -267,9 +267,15 @@ def test_queued_jobs_keep_their_order() -> None:
     assert [bench.job(name).queue_position for name in ("b", "c")] == [1, 2]
 
 
-def test_a_resuming_job_with_hosts_holds_its_gang() -> None:
-    bench = restored(job_row(state=JobState.RESUMING))
-    assert bench.job().gang is not None
+def test_a_resuming_or_new_job_queues_again() -> None:
+    bench = restored(job_row(group_row(0), state=JobState.RESUMING))
+    assert len(bench.found(GrantGang)) == 1
+    bench.engine(JOB, 0, version=0)
+    bench.node()
+    assert bench.forked() == []
+    bench.trainer(JOB)
+    assert bench.job().state is JobState.RUNNING
+    assert bench.forked()[0].group_id == gid(0)
     bench = restored(job_row(state=JobState.VALIDATING, policy=None), hosts=())
     assert bench.job().state is JobState.PROVISIONING
 

@@ -26,6 +26,7 @@ from domain.events import (
 from domain.ids import AttemptId, CheckpointId, JobId, node_host_id
 from domain.states import Desired, End, HostKind
 from scheduler.core.refusals import RefusalReason
+from scheduler.core.state import ENDED_MAX
 from tests.simulation.plans import plan
 from tests.unit.scheduler.core.bench import (
     Bench,
@@ -162,6 +163,22 @@ def test_a_trainer_that_is_behind_is_refused() -> None:
     bench.commit(1)
     behind = TrainerReady(plan().attempt_id, trainer_id(), 1, policy(0))
     assert bench.refusal(behind).reason is RefusalReason.STEP
+
+
+def test_a_repeated_submission_does_not_start_an_ended_attempt_again() -> None:
+    bench = Bench.running()
+    bench.desire(Desired.CANCEL)
+    again = JobSubmitted(plan(), 1)
+    assert bench.refusal(again).reason is RefusalReason.DUPLICATE
+
+
+def test_only_the_latest_ended_attempts_are_remembered() -> None:
+    bench = Bench.running()
+    ended = bench.core.state.ended
+    ended.update({AttemptId(f"att_{number}"): None for number in range(2 * ENDED_MAX)})
+    bench.desire(Desired.CANCEL)
+    assert len(ended) == ENDED_MAX
+    assert plan().attempt_id in ended
 
 
 def test_a_sandbox_that_nobody_asked_for_is_a_duplicate() -> None:
