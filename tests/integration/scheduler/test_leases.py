@@ -31,9 +31,7 @@ def keeper(database_url: str) -> Iterator["psycopg.Connection[tuple[object, ...]
 
 async def declare(database: Database) -> None:
     async with database.begin() as connection:
-        await leases.declare(
-            connection, HOST, HostKind.TRAINER, AttemptId("att_x"), JobId("job_x")
-        )
+        await leases.declare(connection, HOST, HostKind.TRAINER, AttemptId("att_x"), JobId("job_x"))
 
 
 def claim(
