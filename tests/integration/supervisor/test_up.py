@@ -13,8 +13,13 @@ import pytest
 from infra.process import identify, is_running
 from supervisor.up import EXIT_LOCKED
 from tests.support import requires, wait_until
+from tests.support.installation import (
+    ROOT,
+    Installation,
+    running_installation,
+    start_installation,
+)
 from tests.support.services import folder_for_servers, migrated_cluster, running_broker
-from tests.support.stack import ROOT, Stack, running_stack, start_stack
 
 pytestmark = [pytest.mark.slow, requires("postgres", "valkey", "bwrap")]
 
@@ -22,9 +27,9 @@ CHILDREN = {"postgres", "valkey", "api", "scheduler-0", "worker-hosts", "worker-
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+def stack() -> Iterator[Installation]:
     """One platform for the tests that leave it whole."""
-    with running_stack() as running:
+    with running_installation() as running:
         yield running
 
 
@@ -36,24 +41,24 @@ def answers(address: str) -> bool:
         return False
 
 
-def test_everything_is_up_once_the_state_file_is_there(stack: Stack) -> None:
+def test_everything_is_up_once_the_state_file_is_there(stack: Installation) -> None:
     assert set(stack.pids) == CHILDREN | {"supervisor"}
     assert answers(stack.api)
     assert stack.admin_key.startswith("vrl_")
 
 
-def test_files_that_hold_the_key_are_private(stack: Stack) -> None:
+def test_files_that_hold_the_key_are_private(stack: Installation) -> None:
     for name in ("up.json", "admin.key"):
         assert stat.S_IMODE((stack.home / name).stat().st_mode) == 0o600
 
 
-def test_no_log_holds_the_key(stack: Stack) -> None:
+def test_no_log_holds_the_key(stack: Installation) -> None:
     logs = [log for log in stack.home.glob("logs/*.log") if log.name != "up.log"]
     assert len(logs) >= len(CHILDREN)
     assert [log.name for log in logs if stack.admin_key in log.read_text()] == []
 
 
-def test_a_second_supervisor_of_the_same_home_is_refused(stack: Stack) -> None:
+def test_a_second_supervisor_of_the_same_home_is_refused(stack: Installation) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "supervisor.up", "--home", str(stack.home)],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -63,7 +68,7 @@ def test_a_second_supervisor_of_the_same_home_is_refused(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("name", ["api", "scheduler-0", "worker-hosts", "valkey", "postgres"])
-def test_a_killed_child_comes_back_at_the_same_address(stack: Stack, name: str) -> None:
+def test_a_killed_child_comes_back_at_the_same_address(stack: Installation, name: str) -> None:
     before, address = stack.pids[name], stack.api
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: stack.pids.get(name, before) != before, 60.0, stack.logs())
@@ -73,13 +78,13 @@ def test_a_killed_child_comes_back_at_the_same_address(stack: Stack, name: str) 
 
 def test_nobody_survives_a_killed_supervisor_and_the_home_starts_again() -> None:
     with folder_for_servers() as home:
-        stack = start_stack(home)
+        stack = start_installation(home)
         stack.await_ready()
         key, family = stack.admin_key, stack.family()
         stack.process.kill()
         stack.process.wait()
         wait_until(lambda: not any(map(is_running, family)), 30.0, "processes were left")
-        again = start_stack(home)
+        again = start_installation(home)
         again.await_ready()
         assert again.admin_key == key
         assert again.stop() == 0
@@ -90,7 +95,7 @@ def test_given_servers_are_used_and_left_alone() -> None:
     with migrated_cluster() as cluster, running_broker() as broker:
         cluster.create_database("given")
         environ = {"DATABASE_URL": cluster.url("given"), "BROKER_URL": broker.url}
-        with running_stack(environ) as stack:
+        with running_installation(environ) as stack:
             assert set(stack.pids) == CHILDREN - {"postgres", "valkey"} | {"supervisor"}
             assert stack.state["environ"]["DATABASE_URL"] == cluster.url("given")
         assert cluster.is_ready()
@@ -99,7 +104,7 @@ def test_given_servers_are_used_and_left_alone() -> None:
 
 def test_stopping_during_the_start_leaves_nobody() -> None:
     with folder_for_servers() as home:
-        stack = start_stack(home)
+        stack = start_installation(home)
         wait_until(lambda: (home / "logs" / "api.log").exists(), 60.0, "the api was not started")
         family = stack.family()
         assert stack.stop() == 0
