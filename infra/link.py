@@ -122,13 +122,15 @@ class LeaderLink:
             while True:
                 async with asyncio.timeout(LEADER_SILENCE_S):
                     frame = await channel.receive()
-                if isinstance(frame, Refused):
-                    raise ConnectionEnded(f"refused: {frame.code} {frame.detail}")
-                if isinstance(frame, LeaderBeat):
-                    if frame.term != term:
+                match frame:
+                    case Refused():
+                        raise ConnectionEnded(f"refused: {frame.code} {frame.detail}")
+                    case LeaderBeat(term=beat) if beat == term:
+                        continue
+                    case LeaderBeat():
                         raise ConnectionEnded("a beat of another term")
-                    continue
-                self._on_frame(frame)
+                    case _:
+                        self._on_frame(frame)
         finally:
             beats.cancel()
 

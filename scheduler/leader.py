@@ -93,7 +93,9 @@ class Leader:
         self._wake = asyncio.Event()
         self._log = get_logger().bind(term=term.number)
         blobs = Blobs(settings.object_store_url)
-        self._jobs = JobWatch(database, blobs, settings, term.number, self._contexts, self.feed)
+        self._jobs = JobWatch(
+            database, blobs, settings, term.number, self._contexts, feed=self.feed
+        )
         self._leases = LeaseWatch(database, hosts, broker, term.number, self.feed)
         self._chores = ChoreWatch(database, broker, term.number)
         self._executor = Executor(

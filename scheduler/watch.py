@@ -139,6 +139,7 @@ class JobWatch:
         settings: Settings,
         term: int,
         contexts: dict[JobId, JobContext],
+        *,
         feed: Callable[[Event], None],
     ) -> None:
         self._database = database

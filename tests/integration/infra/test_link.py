@@ -65,7 +65,8 @@ async def linked(
 
 
 async def test_proven_host_sends_its_snapshot_then_frames_both_ways() -> None:
-    twin, received = Twin(), []
+    twin = Twin()
+    received: list[object] = []
     async with linked(twin, received.append) as link:
         await eventually(lambda: twin.joined, 5.0)
         fact = TurnFinished(RolloutId("ro_x_1_0"), 1, 1, 0, 9, 4, 0, 0.1)
