@@ -136,6 +136,9 @@ def _check_rollout(
             return Refusal(RefusalReason.EPOCH)
         is_awaited = rollout.sandbox in (SandboxState.ASKED, SandboxState.UNKNOWN)
         return None if is_awaited else DUPLICATE
+    if isinstance(event, TryFailed) and rollout.sandbox is SandboxState.ASKED:
+        # Only a node agent can speak of a try that was never placed, and it knows no hop yet.
+        return None
     if event.hop != rollout.hop and not is_reread:
         return Refusal(RefusalReason.HOP, f"{event.hop} is not {rollout.hop}")
     if isinstance(event, TurnFinished):

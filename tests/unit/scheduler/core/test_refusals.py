@@ -25,6 +25,7 @@ from domain.events import (
 )
 from domain.ids import AttemptId, CheckpointId, JobId, node_host_id
 from domain.states import Desired, End, HostKind
+from scheduler.core.records import SandboxState
 from scheduler.core.refusals import RefusalReason
 from scheduler.core.state import ENDED_MAX
 from tests.simulation.plans import plan
@@ -137,6 +138,17 @@ def test_a_close_of_an_old_hop_is_refused_unless_the_leader_read_the_row() -> No
     assert bench.refusal(late).reason is RefusalReason.HOP
     bench.feed(replace(late, reread=True))
     assert bench.rollout(0).end is End.DONE
+
+
+def test_a_node_that_cannot_fork_a_later_try_ends_it_without_knowing_its_hop() -> None:
+    bench = Bench.running()
+    bench.ready(bench.rollout(0))
+    bench.fail(bench.rollout(0))
+    bench.tick(60.0)
+    assert (bench.rollout(0).try_, bench.rollout(0).sandbox) == (2, SandboxState.ASKED)
+    assert bench.rollout(0).hop > 0
+    bench.feed(TryFailed(rid(0), 2, 0, End.ENV_FAILED, "its setup failed"))
+    assert bench.rollout(0).failed_tries == 2
 
 
 def test_while_the_cores_own_close_is_on_its_way_other_facts_are_refused() -> None:
