@@ -21,8 +21,9 @@ pytestmark = pytest.mark.slow
 
 ISOLATED = """
 import sys
-sys.path[:] = [part for part in sys.path if "site-packages" not in part] + [{site!r}]
+sys.path.append({site!r})
 """
+"""Behind `python -I -S`: no site-packages, and no tree that an editable install put on the path."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,11 @@ def run(site: Path, code: str) -> str:
     """Output of `code` on an interpreter that sees the standard library and `site`."""
     whole = ISOLATED.format(site=str(site)) + code
     done = subprocess.run(
-        [sys.executable, "-I", "-c", whole], cwd="/", capture_output=True, text=True, check=False
+        [sys.executable, "-I", "-S", "-c", whole],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -105,7 +110,11 @@ except SystemExit as ended:
 """
     whole = ISOLATED.format(site=str(base_install)) + code
     done = subprocess.run(
-        [sys.executable, "-I", "-c", whole], cwd="/", capture_output=True, text=True, check=False
+        [sys.executable, "-I", "-S", "-c", whole],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     output = done.stdout + done.stderr
     assert "source tree" in output
