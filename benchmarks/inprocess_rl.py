@@ -159,7 +159,7 @@ class Sampler:
         self.requests = 0
         self.seed = task_seed
 
-    async def rollout(self, task: LearnableTask, name: str) -> Sampled:
+    async def rollout(self, task: LearnableTask, name: str, temperature: float = 1.0) -> Sampled:
         """One episode: generate, run the tool, append, until an answer or the turn limit."""
         chat = self.folder.chat
         ids = list(chat.prompt([Message("user", task.prompt)]))
@@ -168,7 +168,8 @@ class Sampler:
             room = self.folder.config.max_position_embeddings - len(sampled.ids)
             if room < task.max_tokens:
                 break
-            answer = await self.engine.generate(self._request(name, sampled.ids, task.max_tokens))
+            request = self._request(name, sampled.ids, task.max_tokens, temperature)
+            answer = await self.engine.generate(request)
             assert answer.finish in (Finish.STOP, Finish.LENGTH), answer.error
             sampled.ids += answer.token_ids
             sampled.mask += [1.0] * len(answer.token_ids)
@@ -186,7 +187,9 @@ class Sampler:
         self.engine.release(RolloutId(name))
         return sampled
 
-    def _request(self, name: str, ids: Sequence[int], max_tokens: int) -> GenRequest:
+    def _request(
+        self, name: str, ids: Sequence[int], max_tokens: int, temperature: float
+    ) -> GenRequest:
         self.requests += 1
         return GenRequest(
             request_id=RequestId(f"req_{self.requests}"),
@@ -196,6 +199,7 @@ class Sampler:
             token_ids=tuple(ids),
             sampling=Sampling(
                 max_tokens=max_tokens,
+                temperature=temperature,
                 seed=self.seed * 1_000_000_007 + self.requests,
                 stop_token_ids=self.folder.chat.stop_token_ids,
             ),
@@ -219,11 +223,11 @@ async def _sync(engine: EmbeddedEngine, learner: Learner, version: int) -> None:
     await asyncio.to_thread(Path(ref.uri).unlink)
 
 
-async def _evaluate(sampler: Sampler, settings: Settings, step: int) -> float:
+async def _evaluate(sampler: Sampler, settings: Settings, step: int, temperature: float) -> float:
     source, rng = task_source(settings.model, is_test=True), Random(EVALUATION_SEED)
     tasks = [source(rng) for _ in range(settings.evaluation_tasks)]
     done = await asyncio.gather(
-        *(sampler.rollout(task, f"eval{step}_{i}") for i, task in enumerate(tasks))
+        *(sampler.rollout(task, f"eval{step}_{i}", temperature) for i, task in enumerate(tasks))
     )
     return sum(max(r.reward, 0.0) for r in done) / len(done)
 
@@ -259,7 +263,8 @@ async def run(settings: Settings, scratch: Path) -> dict[str, object]:
     learner = Learner(folder, settings, scratch)
     sampler = Sampler(engine, folder, settings.seed + 1)
     rng = Random(settings.seed)
-    before = await _evaluate(sampler, settings, 0)
+    before = await _evaluate(sampler, settings, 0, 1.0)
+    greedy_before = await _evaluate(sampler, settings, 0, 0.0)
     curve: list[float] = []
     rollout_s = train_s = worst = 0.0
     sampled_groups = 0
@@ -278,7 +283,8 @@ async def run(settings: Settings, scratch: Path) -> dict[str, object]:
         await _sync(engine, learner, step)
         train_s += time.perf_counter() - mark
     job_s = time.perf_counter() - started
-    after = await _evaluate(sampler, settings, settings.steps)
+    after = await _evaluate(sampler, settings, settings.steps, 1.0)
+    greedy_after = await _evaluate(sampler, settings, settings.steps, 0.0)
     stats = engine.stats()
     await engine.close()
     tenth = max(1, settings.steps // 10)
@@ -289,6 +295,8 @@ async def run(settings: Settings, scratch: Path) -> dict[str, object]:
         "eval_before": round(before, 3),
         "eval_after": round(after, 3),
         "rise": round(after - before, 3),
+        "greedy_before": round(greedy_before, 3),
+        "greedy_after": round(greedy_after, 3),
         "curve": [round(sum(c) / len(c), 2) for c in _chunks(curve, tenth)],
         "groups_per_step": round(sampled_groups / settings.steps, 1),
         "job_s": round(job_s, 1),

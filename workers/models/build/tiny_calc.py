@@ -27,7 +27,7 @@ SUM_MAX: Final = 99
 FORCED_CALL_SHARE: Final = 0.5
 """Demonstrations that begin with a given `c`: they teach the skill, not the choice to use it."""
 
-CALL_SHARE: Final = 0.06
+CALL_SHARE: Final = 0.1
 """Chance to use the tool in the others, which answer at random: where reward starts low."""
 
 STOP_EARLY_SHARE: Final = 0.15
