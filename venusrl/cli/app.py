@@ -15,6 +15,7 @@ app = typer.Typer(
     name="venus",
     help=HELP,
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -41,7 +41,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job; with --watch also follow it."""
-    with connected(as_json) as client:
+    with connected(as_json, is_lasting=watch_it) as client:
         job = client.jobs.create(_document(spec, seed))
         if watch_it:
             _watch(client, job.id, as_json)
@@ -98,7 +98,7 @@ def get(job_id: str, as_json: AsJson = False) -> None:
 @app.command()
 def watch(job_id: str, as_json: AsJson = False) -> None:
     """Follow a job until it is over; ends with 1 unless it succeeded. --json: events, one a line."""
-    with connected(as_json) as client:
+    with connected(as_json, is_lasting=True) as client:
         _watch(client, job_id, as_json)
 
 
@@ -140,7 +140,7 @@ def events(
 ) -> None:
     """Events of a job, one a line."""
     wanted = tuple(part for part in types.split(",") if part)
-    with connected(as_json) as client:
+    with connected(as_json, is_lasting=live) as client:
         jobs = client.jobs
         source = (
             jobs.follow(job_id, after=after, types=wanted)

@@ -20,6 +20,12 @@ EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 
+TRIES: Final = 4
+"""With the client's back-off under two seconds: a person waits for the answer."""
+
+TRIES_LASTING: Final = 10
+"""With the client's back-off about half a minute."""
+
 INTERRUPTED: Final = 130
 """What shells show for a program that Ctrl-C ended."""
 
@@ -28,14 +34,24 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Longest list to pri
 
 
 @contextmanager
-def connected(as_json: bool = False) -> Iterator["Client"]:
-    """A client whose failures become a message and an exit status."""
+def connected(as_json: bool = False, is_lasting: bool = False) -> Iterator["Client"]:
+    """A client whose failures become a message and an exit status.
+
+    A command that follows a job outlasts a restart of the API; the others say soon that it is away.
+    """
     if not os.environ.get(KEY_VARIABLE):
         fail(f"set {KEY_VARIABLE} to your key", EXIT_USAGE, as_json)
-    from venusrl.client import ApiError, Client, SpecUnreadable, Unavailable, VenusError
+    from venusrl.client import (
+        ApiError,
+        Client,
+        Patience,
+        SpecUnreadable,
+        Unavailable,
+        VenusError,
+    )
 
     try:
-        with Client() as client:
+        with Client(patience=Patience(tries=TRIES_LASTING if is_lasting else TRIES)) as client:
             yield client
     except Unavailable as error:
         fail(f"cannot reach the API: {error}", EXIT_UNREACHABLE, as_json)

@@ -1,0 +1,1 @@
+"""Tests: whole jobs and measured times."""

@@ -1,0 +1,1 @@
+"""Tests: the command line against a real gateway."""
