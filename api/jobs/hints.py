@@ -52,24 +52,46 @@ NOT_YET: Final = "This version does not support it yet; remove it."
 _INDEX: Final = re.compile(r"/\d+(?=/|$)")
 
 
-def spec_findings(errors: Sequence[Any]) -> list[Finding]:
-    """Findings of a spec's pydantic errors, with hints."""
-    found = []
+def spec_findings(errors: Sequence[Any], body: Any) -> list[Finding]:
+    """Findings of a spec's pydantic errors, with hints; one finding a place where `auto` may stand."""
+    found: dict[str, Finding] = {}
     for error in errors:
+        path = _path_in(body, error)
+        pointer = "".join(f"/{escaped(str(part))}" for part in path)
         (finding,) = findings_of([error])
-        pointer = "".join(f"/{escaped(str(part))}" for part in error["loc"])
-        hint = _hint(error, _INDEX.sub("/*", pointer))
-        found.append(replace(finding, pointer=pointer, hint=hint or finding.hint))
-    return found
+        hint = _hint(error, path, _INDEX.sub("/*", pointer))
+        if pointer in found:
+            found[pointer] = replace(found[pointer], hint=f"Or: {finding.message}.")
+        else:
+            found[pointer] = replace(finding, pointer=pointer, hint=hint or finding.hint)
+    return list(found.values())
 
 
-def _hint(error: Mapping[str, Any], place: str) -> str:
+def _path_in(body: Any, error: Mapping[str, Any]) -> list[str | int]:
+    """The error's location without the names that pydantic adds for the branches of a union."""
+    path: list[str | int] = []
+    for part in error["loc"]:
+        is_inside = (isinstance(body, dict) and part in body) or (
+            isinstance(body, list) and isinstance(part, int) and part < len(body)
+        )
+        if is_inside:
+            path.append(part)
+            body = body[part]
+        elif isinstance(body, dict) and error["type"] == "missing":
+            path.append(part)
+            break
+        else:
+            break
+    return path
+
+
+def _hint(error: Mapping[str, Any], path: Sequence[str | int], place: str) -> str:
     code = error["type"]
     if code == "extra_forbidden":
         if place in LATER_FIELDS:
             return NOT_YET
-        *path, name = error["loc"]
-        known = fields_at(path)
+        *parent, name = path
+        known = fields_at(parent)
         near = near_names(str(name), known).strip()
         return near or f"Known here: {', '.join(known)}."
     if error["input"] in LATER_VALUES.get(place, ()):

@@ -65,7 +65,7 @@ def validate(body: Any, around: Surroundings) -> Outcome:
     try:
         spec = JobSpec.model_validate(body)
     except ValidationError as error:
-        outcome.findings = spec_findings(error.errors(include_url=False))
+        outcome.findings = spec_findings(error.errors(include_url=False), body)
         return outcome
     normal = spec.model_dump(mode="json")
     _check_model(spec, around, outcome)

@@ -6,7 +6,7 @@ normalised spec, with every default filled in, is what the job keeps.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, Strict
 
 from venusrl.models._base import Wire
 
@@ -18,13 +18,19 @@ LabelValue = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$"
 Labels = Annotated[dict[Name, LabelValue], Field(max_length=32)]
 
 
-class Training(Wire):
+class SpecPart(Wire):
+    """Part of a spec. A number is a number: neither `true` nor `"8"` is one."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Training(SpecPart):
     """How weights are trained; adapters come with a later version."""
 
     type: Literal["full"] = "full"
 
 
-class Model(Wire):
+class Model(SpecPart):
     """The base model and how much of its context a rollout may fill."""
 
     base: Name
@@ -32,7 +38,7 @@ class Model(Wire):
     context_tokens: Annotated[int, Field(ge=16, le=1_000_000)] | None = None
 
 
-class EnvironmentUse(Wire):
+class EnvironmentUse(SpecPart):
     """One environment of a job; `ref` is `name` or `name@version`."""
 
     ref: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}(@[0-9]{1,9})?$")]
@@ -45,7 +51,7 @@ class EnvironmentUse(Wire):
     wall_s: Annotated[float, Field(gt=0.0, le=86_400.0)] | None = None
 
 
-class Sampling(Wire):
+class Sampling(SpecPart):
     """How tokens are sampled."""
 
     temperature: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
@@ -56,7 +62,7 @@ class Sampling(Wire):
     )
 
 
-class OnFailure(Wire):
+class OnFailure(SpecPart):
     """What happens when a rollout's tries fail for infrastructure reasons."""
 
     tries: Annotated[int, Field(ge=1, le=10)] = 3
@@ -64,7 +70,7 @@ class OnFailure(Wire):
     min_group_size: Annotated[int, Field(ge=1, le=1024)] | Auto = "auto"
 
 
-class RolloutUse(Wire):
+class RolloutUse(SpecPart):
     """Groups, batches and what ends a rollout."""
 
     group_size: Annotated[int, Field(ge=1, le=512)] = 8
@@ -76,7 +82,7 @@ class RolloutUse(Wire):
     pause_job_if_failed_share: Share = 0.2
 
 
-class Loss(Wire):
+class Loss(SpecPart):
     """Policy loss with its clip range."""
 
     type: Literal["dapo", "grpo"] = "dapo"
@@ -85,7 +91,7 @@ class Loss(Wire):
     aggregation: Literal["token_mean"] = "token_mean"
 
 
-class Correction(Wire):
+class Correction(SpecPart):
     """Correction of the mismatch between engine and trainer, and of staleness."""
 
     type: Literal["tis", "none"] = "tis"
@@ -93,14 +99,14 @@ class Correction(Wire):
     cap: Annotated[float, Field(ge=1.0, le=100.0)] = 2.0
 
 
-class Kl(Wire):
+class Kl(SpecPart):
     """Penalty against the base model."""
 
     coef: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     estimator: Literal["k3"] = "k3"
 
 
-class Algorithm(Wire):
+class Algorithm(SpecPart):
     """Advantages, loss, correction; `control` is a negative control that must not learn."""
 
     advantage: Literal["grpo", "dr_grpo"] = "grpo"
@@ -112,19 +118,19 @@ class Algorithm(Wire):
     control: Literal["shuffled_rewards"] | None = None
 
 
-class Optimizer(Wire):
+class Optimizer(SpecPart):
     """AdamW with a global gradient clip."""
 
     type: Literal["adamw"] = "adamw"
     lr: Annotated[float, Field(gt=0.0, le=1.0)] | Auto = "auto"
-    betas: tuple[Share, Share] = (0.9, 0.95)
+    betas: Annotated[tuple[Share, Share], Strict(False)] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     grad_clip: Annotated[float, Field(gt=0.0)] = 1.0
     schedule: Literal["constant"] = "constant"
     warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
 
-class Scheduling(Wire):
+class Scheduling(SpecPart):
     """Strategy, order and how far ahead of the trainer rollouts may run."""
 
     strategy: Literal["venus"] = "venus"
@@ -133,7 +139,7 @@ class Scheduling(Wire):
     max_staleness: Annotated[int, Field(ge=0, le=64)] = 2
 
 
-class EvaluationSampling(Wire):
+class EvaluationSampling(SpecPart):
     """What differs from training's sampling."""
 
     temperature: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
@@ -141,7 +147,7 @@ class EvaluationSampling(Wire):
     max_tokens_per_turn: PositiveInt | None = None
 
 
-class Evaluation(Wire):
+class Evaluation(SpecPart):
     """Held-out evaluation at step 0, every n steps when asked, and at the end; weights are pinned."""
 
     every_steps: PositiveInt | None = None
@@ -151,33 +157,33 @@ class Evaluation(Wire):
     sampling: EvaluationSampling = EvaluationSampling()
 
 
-class Checkpoints(Wire):
+class Checkpoints(SpecPart):
     """When checkpoints are written, besides the end, a pause and a cancel; how many stay."""
 
     every_steps: PositiveInt = 20
     keep_last: Annotated[int, Field(ge=2, le=1000)] = 2
 
 
-class EngineRange(Wire):
+class EngineRange(SpecPart):
     """Engine hosts of the job; on a pool without GPUs it counts the hosts that run on CPUs."""
 
     min: Annotated[int, Field(ge=1, le=4096)] = 1
     max: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
 
 
-class Resources(Wire):
+class Resources(SpecPart):
     """What the job needs of the pool."""
 
     rollout_gpus: EngineRange = EngineRange()
 
 
-class Stop(Wire):
+class Stop(SpecPart):
     """When the job is done."""
 
     max_steps: Annotated[int, Field(ge=1, le=9_999)] = 100
 
 
-class JobSpec(Wire):
+class JobSpec(SpecPart):
     """A whole job, as submitted (with `auto`) or normalised (without)."""
 
     spec_version: Literal[1] = 1

@@ -1,5 +1,6 @@
 """Jobs: validation, creation, reading, verbs."""
 
+import json
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
     "least above size": ({"rollout": {"group_size": 4, "on_failure": {"min_group_size": 5}}},
                          "/rollout/on_failure/min_group_size", "above_group_size"),
     "negative rate": ({"optimizer": {"lr": -1}}, "/optimizer/lr", "greater_than"),
-    "text for a number": ({"stop": {"max_steps": "many"}}, "/stop/max_steps", "int_parsing"),
+    "text for a number": ({"stop": {"max_steps": "many"}}, "/stop/max_steps", "int_type"),
     "bool for a number": ({"seed": True}, "/seed", "int_type"),
     "unknown strategy": ({"scheduling": {"strategy": "best"}},
                          "/scheduling/strategy", "literal_error"),
@@ -63,15 +64,14 @@ def ready(tenant: Tenant) -> Tenant:
 def test_every_malformed_spec_has_a_pointer_and_creates_nothing(
     world: World, ready: Tenant
 ) -> None:
-    with ready.http() as http:
+    with ready.http(**{"Content-Type": "application/json"}) as http:
         for kind, (changes, pointer, code) in MALFORMED.items():
-            refused = http.post("/v1/jobs", json={**SPEC, **changes})
-            assert refused.status_code == 422, kind
+            content = json.dumps({**SPEC, **changes})
+            refused = http.post("/v1/jobs", content=content)
+            assert refused.status_code == 422, (kind, refused.text)
             found = {one["pointer"]: one["code"] for one in refused.json()["errors"]}
-            assert pointer in found, (kind, refused.text)
-            if kind not in ("bool for a number", "infinite config"):
-                assert found[pointer] == code, kind
-            looked = http.post("/v1/jobs/validate", json={**SPEC, **changes}).json()
+            assert found.get(pointer) == code, (kind, refused.text)
+            looked = http.post("/v1/jobs/validate", content=content).json()
             assert not looked["valid"], kind
             assert looked["spec"] is None, kind
             assert {one["pointer"] for one in looked["findings"]} >= set(found), kind
