@@ -1,7 +1,8 @@
 """An environment that breaks on demand: each fault by its name and rate in `config.faults`.
 
 ```
-{"faults": {"crash": 0.1, "reward_nan": 1.0}, "seed": 7, "tasks": ["train-0003"], "turn": 0}
+{"faults": {"crash": 0.1, "reward_nan": 1.0}, "seed": 7, "tasks": ["train-0003"], "turn": 0,
+ "by_task": {"train-0004": {"hang": 0.5}}}
 ```
 Without faults it is the sum task of `calc`. Whether a fault strikes a rollout depends on the seed,
 the task and the rollout's own generator, so every try of one rollout meets the same faults.
@@ -74,7 +75,8 @@ class Chaos(Environment):
 
     def __init__(self, config: Mapping[str, Json], rng: Random, judge: JudgeClient) -> None:
         super().__init__(config, rng, judge)
-        unknown = sorted(set(_faults(config)) - FAULTS)
+        named = {*_rates(config), *(f for rates in _by_task(config).values() for f in rates)}
+        unknown = sorted(named - FAULTS)
         if unknown:
             raise ValueError(f"unknown fault {unknown[0]}")
         self._draw = f"{config.get('seed', 0)}/{rng.random()}"
@@ -82,13 +84,12 @@ class Chaos(Environment):
     @classmethod
     def load(cls, split: str, config: Mapping[str, Json]) -> Iterable[Task]:
         """Sums of two numbers; some prompts empty where the config says so."""
-        rate = _faults(config).get("empty_prompt", 0.0)
         for number in range(cast(int, config.get("n_tasks", N_TASKS))):
             random = Random(f"{config.get('seed', 0)}/{split}/{number}")
             left, right = random.randint(0, 49), random.randint(0, 49)
             task_id = f"{split}-{number:04d}"
             prompt = f"{left:02d}+{right:02d}"
-            if _is_chosen(config, task_id) and random.random() < rate:
+            if random.random() < _rate(config, task_id, "empty_prompt"):
                 prompt = ""
             yield Task(task_id, (Message("user", prompt),), f"{left + right:02d}")
 
@@ -156,19 +157,24 @@ class Chaos(Environment):
         return 1.0 if rollout.answer_text == rollout.task.answer else 0.0
 
     def _strikes(self, fault: str) -> bool:
-        rate = _faults(self.config).get(fault, 0.0)
-        if rate == 0.0 or not _is_chosen(self.config, self.task.id):
-            return False
-        return Random(f"{self._draw}/{self.task.id}/{fault}").random() < rate
+        rate = _rate(self.config, self.task.id, fault)
+        return rate > 0.0 and Random(f"{self._draw}/{self.task.id}/{fault}").random() < rate
 
 
-def _faults(config: Mapping[str, Json]) -> dict[str, float]:
+def _rates(config: Mapping[str, Json]) -> dict[str, float]:
     return dict(cast("Mapping[str, float]", config.get("faults", {})))
 
 
-def _is_chosen(config: Mapping[str, Json], task_id: str) -> bool:
+def _by_task(config: Mapping[str, Json]) -> Mapping[str, Mapping[str, float]]:
+    return cast("Mapping[str, Mapping[str, float]]", config.get("by_task", {}))
+
+
+def _rate(config: Mapping[str, Json], task_id: str, fault: str) -> float:
+    """How often a fault strikes a task: what the task says itself, else what all say."""
+    own = _by_task(config).get(task_id, {})
     chosen = cast("Sequence[str]", config.get("tasks", ()))
-    return not chosen or task_id in chosen
+    is_chosen = not chosen or task_id in chosen
+    return own.get(fault, _rates(config).get(fault, 0.0) if is_chosen else 0.0)
 
 
 async def _end_badly(fault: str) -> None:

@@ -56,7 +56,9 @@ async def serve(context: HostContext) -> None:
     job = await _read(database, attempt_id)
     spec = read_spec(job.spec, job.manifests, settings.limits.context_tokens)
     folder = read_folder(builtin_path(spec.model.base))
-    engine = await asyncio.to_thread(make_engine, spec.model.base, folder, settings.limits)
+    engine = await asyncio.to_thread(
+        make_engine, spec.model.base, folder, settings.limits, scripted_engine(attempt_id)
+    )
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)
     link = LeaderLink(
@@ -101,12 +103,13 @@ async def serve(context: HostContext) -> None:
         await database.close()
 
 
-def make_engine(name: str, folder: ModelFolder, limits: Limits) -> Engine:
+def make_engine(
+    name: str, folder: ModelFolder, limits: Limits, script: Path | None = None
+) -> Engine:
     """An engine with the model's base weights, which are no policy of the attempt yet.
 
-    It is the embedded one, unless a test's environment names a script to replay.
+    It is the embedded one, unless a test gives a script to replay.
     """
-    script = scripted_engine()
     if script is not None:
         sizes = ScriptedSizes(
             folder.config.vocab_size, folder.config.max_position_embeddings, limits.engine_slots

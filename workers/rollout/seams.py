@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from domain.ids import AttemptId
 from infra.failpoints import ALLOW_VARIABLE
 from infra.settings import BadSettingError
 
@@ -37,8 +38,14 @@ ENGINE_VARIABLE: Final = "VENUS_ENGINE"
 SCRIPT_VARIABLE: Final = "VENUS_ENGINE_SCRIPT"
 
 
-def scripted_engine(environ: Mapping[str, str] | None = None) -> Path | None:
-    """The script to replay instead of running a model; None outside tests."""
+def scripted_engine(
+    attempt_id: AttemptId, environ: Mapping[str, str] | None = None
+) -> Path | None:
+    """The script that this attempt replays instead of running a model; None outside tests.
+
+    Where the variable names a folder, it is `ATTEMPT.json` there, and attempts without one run
+    their model.
+    """
     source = os.environ if environ is None else environ
     kind = source.get(ENGINE_VARIABLE, "")
     if kind in ("", "embedded"):
@@ -47,4 +54,8 @@ def scripted_engine(environ: Mapping[str, str] | None = None) -> Path | None:
         raise BadSettingError(f"{ENGINE_VARIABLE}={kind!r}: embedded or scripted")
     if source.get(ALLOW_VARIABLE) != "1":
         raise BadSettingError(f"{ENGINE_VARIABLE}=scripted is for tests: set {ALLOW_VARIABLE}=1")
-    return Path(source[SCRIPT_VARIABLE])
+    script = Path(source[SCRIPT_VARIABLE])
+    if not script.is_dir():
+        return script
+    own = script / f"{attempt_id}.json"
+    return own if own.exists() else None
