@@ -1,13 +1,14 @@
 """Finds bubblewrap and a guest interpreter, and writes the command line of one sandbox.
 
-As root, sandboxes run as `nobody` in a user namespace of their own: the kernel counts processes per
-user and namespace, and does not count root's. That account may not be able to walk to files in
-somebody's home, so files go in as open descriptors, and whole folders either as mounts, where the
-account can reach them, or file by file.
+As root, each sandbox runs under an unprivileged uid of its own in a user namespace of its own: the
+kernel counts processes per user and namespace, and does not count root's. That uid may not be able
+to walk to files in somebody's home, so files go in as open descriptors, and whole folders either as
+mounts, where the uid can reach them, or file by file.
 """
 
 import os
 import pwd
+import secrets
 import shutil
 import stat
 import subprocess
@@ -25,6 +26,12 @@ GUEST_UID: Final = 1000
 """Inside only; outside it is the unprivileged uid that runs the sandbox."""
 
 AGENT_PATH: Final = "/run/agent.pyc"
+UID_BASE: Final = 1_900_000_000
+"""Uids of sandboxes start here, above what user databases and our environments' processes use."""
+
+UID_RANGE: Final = 1 << 27
+"""Drawn at random from this many, so that two sandboxes are strangers to each other."""
+
 SHM_BYTES: Final = 16 * 1024 * 1024
 """Enough for semaphores and small shared arrays; like the work folder it is memory."""
 
@@ -57,14 +64,6 @@ class Interpreter:
 
     path: str
     prefix: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Who a sandbox runs as, outside of its user namespace."""
-
-    uid: int
-    gid: int
 
 
 @dataclass(slots=True)
@@ -111,20 +110,25 @@ def find_interpreter() -> Interpreter:
     return Interpreter(str(own / "bin" / f"python3.{sys.version_info.minor}"), own)
 
 
-def find_account(interpreter: Interpreter) -> Account | None:
-    """As root: the account nobody. None otherwise, and where nobody cannot reach the interpreter.
+def drops_root(interpreter: Interpreter) -> bool:
+    """Whether sandboxes run under another uid: as root, if everybody can reach the interpreter.
 
-    Without it, as root, the kernel does not count the sandbox's processes; the runtime does.
+    Without it, as root, the kernel does not count a sandbox's processes; the runtime does.
     """
-    if os.getuid() != 0:
-        return None
-    if interpreter.prefix is not None and not is_reachable(interpreter.prefix):
-        return None
+    prefix = interpreter.prefix
+    return os.getuid() == 0 and (prefix is None or is_reachable(prefix))
+
+
+def fresh_uid() -> int:
+    """A uid that nobody has; `nobody` where this machine's own namespace maps only a few."""
+    mapped = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    last = max(int(first) + int(count) for first, _, count in mapped)
+    if last >= UID_BASE + UID_RANGE:
+        return UID_BASE + secrets.randbelow(UID_RANGE)
     try:
-        nobody = pwd.getpwnam("nobody")
+        return pwd.getpwnam("nobody").pw_uid
     except KeyError:
-        return Account(65534, 65534)
-    return Account(nobody.pw_uid, nobody.pw_gid)
+        return 65534
 
 
 def is_reachable(path: Path) -> bool:
@@ -153,7 +157,7 @@ class Installation:
 
     def __init__(self, folder: Path) -> None:
         self.interpreter = find_interpreter()
-        self.account = find_account(self.interpreter)
+        self.drops_root = drops_root(self.interpreter)
         self._folder = folder
         self._folder.mkdir(parents=True)
         self._agent = self._compile_agent()
@@ -198,8 +202,8 @@ class Installation:
         launch.words += [str(cap) for cap in caps]
 
     def _add_mount(self, launch: Launch, mount: Mount) -> None:
-        """As a mount where the sandbox's account can reach the folder, else file by file."""
-        if self.account is None or is_reachable(mount.source):
+        """As a mount where the sandbox's uid can reach the folder, else file by file."""
+        if not self.drops_root or is_reachable(mount.source):
             launch.words += ["--ro-bind", str(mount.source), mount.target]
             return
         for number, path in enumerate(_regular_files(mount.source)):

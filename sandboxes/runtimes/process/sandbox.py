@@ -17,7 +17,7 @@ from typing import Final
 from domain.sandbox import MemberKey
 from sandboxes.ports import EventKind, ForkFailed, SandboxEvent, SandboxSpec, SandboxStats
 from sandboxes.runtimes.guest_link import GuestLink
-from sandboxes.runtimes.process.bwrap import Installation, Launch
+from sandboxes.runtimes.process.bwrap import Installation, Launch, fresh_uid
 from sandboxes.runtimes.process.usage import UsageReader
 from venusrl.env.sandbox import (
     ExecRequest,
@@ -169,8 +169,8 @@ async def start(
 def _spawn(
     spec: SandboxSpec, installation: Installation, agent_socket: socket.socket, info_fd: int
 ) -> subprocess.Popen[bytes]:
-    launch, account = Launch(), installation.account
-    no_groups: list[int] | None = [] if account else None
+    launch, uid = Launch(), fresh_uid() if installation.drops_root else None
+    no_groups: list[int] | None = None if uid is None else []
     no_variables: dict[str, str] = {}
     try:
         installation.describe(launch, spec, info_fd)
@@ -181,8 +181,8 @@ def _spawn(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=installation.passed(launch, info_fd),
-            user=account.uid if account else None,
-            group=account.gid if account else None,
+            user=uid,
+            group=uid,
             extra_groups=no_groups,
             env=no_variables,
         )

@@ -165,18 +165,11 @@ async def test_sixteen_forks_share_nothing_and_cost_little(runtime: ProcessRunti
 async def test_the_whole_tree_is_gone_when_destroy_returns(
     runtime: ProcessRuntime, sandbox: Sandbox
 ) -> None:
-    mark = f"venus-{os.getpid()}"
-    await sandbox.call(
-        ExecRequest(
-            (
-                "sh",
-                "-c",
-                f"setsid sh -c 'exec -a {mark} sleep 300' & setsid sleep 300.{os.getpid()} &",
-            )
-        )
-    )
+    mark = f"300.{os.getpid()}"
+    await shell(sandbox, f"setsid sleep {mark} & setsid sh -c 'sleep {mark} & sleep {mark}' &")
+    await eventually(lambda: len(_processes(f"sleep\0{mark}")) == 3)
     await runtime.destroy(member())
-    assert _processes(f"300.{os.getpid()}") == []
+    assert _processes(mark) == []
 
 
 async def test_a_guest_that_babbles_is_cut_off(runtime: ProcessRuntime, sandbox: Sandbox) -> None:
@@ -190,10 +183,8 @@ async def test_a_guest_that_babbles_is_cut_off(runtime: ProcessRuntime, sandbox:
 async def test_an_ended_sandbox_is_forgotten_and_may_be_forked_again(
     runtime: ProcessRuntime, sandbox: Sandbox
 ) -> None:
-    assert sandbox is runtime.get(member())
-    pids = _processes("agent.pyc")
-    assert pids
     ended = runtime.get(member())
+    assert ended is sandbox
     assert ended is not None
     ended.link.fail("test")
     await eventually(lambda: runtime.keys() == ())
