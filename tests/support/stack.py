@@ -34,6 +34,7 @@ from venusrl.client import Client
 
 TREE: Final = Path(__file__).resolve().parents[2]
 CALC: Final = TREE / "environments" / "builtin" / "calc"
+DIARY: Final = TREE / "tests" / "support" / "diary"
 
 READY_WITHIN_S: Final = 120.0
 """Postgres, migrations and five Python processes on two busy cores."""
@@ -44,8 +45,8 @@ GONE_WITHIN_S: Final = 20.0
 
 LOG_TAIL_BYTES: Final = 5000
 
-QUICK_PROGRESS: Final = {"VENUS_PROGRESS_DECODE_S": "6", "VENUS_PROGRESS_SYNC_S": "6"}
-"""A stopped host is found within seconds; a step of the smallest model takes well under one."""
+QUICK_PROGRESS: Final = {"VENUS_PROGRESS_DECODE_S": "8", "VENUS_PROGRESS_SYNC_S": "20"}
+"""Short, so that a stopped host is found soon; yet an engine gets 8 s for new weights on busy cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Stack:
         self.home = home
         self.failpoints = ArmedFailpoints(home / "failpoints")
         self.client: Client
-        """A developer of a project that has the `calc` environment."""
+        """A developer of a project that has the `calc` and the `diary` environment."""
         self.admin: Client
         self._seen: dict[ProcessIdentity, Process] = {}
         self._ready_file = home / "ready.json"
@@ -136,7 +137,8 @@ class Stack:
         organization = self.admin.organizations.create("tests")
         project = self.admin.projects.create("tests", organization.id)
         self.client = Client(state["api"], self.admin.keys.create("tests", project.id).secret)
-        self.client.environments.push(CALC)
+        for package in (CALC, DIARY):
+            self.client.environments.push(package)
 
     # Processes.
 
@@ -214,7 +216,10 @@ class Stack:
             self._process.kill()
             self._process.wait()
         assert self._process.returncode == 0, f"the supervisor failed:\n{self.up_log()}"
-        wait_until(lambda: not self.leftovers(), GONE_WITHIN_S, f"left over: {self.leftovers()}")
+        try:
+            wait_until(lambda: not self.leftovers(), GONE_WITHIN_S)
+        except AssertionError:
+            raise AssertionError(f"left over: {self.leftovers()}") from None
 
     def leftovers(self) -> list[Process]:
         """Processes of this stack that still run: any that was ever seen, any that names it."""
