@@ -63,6 +63,9 @@ def end_try(
     run.emit(command)
     if command.next_try is None:
         return
+    if group.is_training:
+        # Positions were given away on the promise that the group is this young; the next try keeps it.
+        group.policy_version = max(group.policy_version, group.oldest_possible_version())
     rollout.try_ = command.next_try
     rollout.turn = rollout.tokens = rollout.sampled_tokens = rollout.engine_losses = 0
     rollout.tool_s, rollout.oldest_version = 0.0, None

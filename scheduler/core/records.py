@@ -88,7 +88,10 @@ class RolloutRecord:
 
 @dataclass(slots=True)
 class GroupRecord:
-    """The rollouts of one task. `policy_version` is the oldest version that it may be sampled with."""
+    """The rollouts of one task.
+
+    `policy_version` is the oldest version that its next tokens may be sampled with; it never falls.
+    """
 
     group_id: GroupId
     ordinal: int

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from domain.events import StateRestored
+from domain.events import JobSubmitted, StateRestored
 from domain.ids import GroupId, HostId, RolloutId
 from domain.plan import AfterTries, EvaluationPlan, JobPlan, Order
 from domain.states import TERMINAL, Desired, End, JobState
@@ -96,7 +96,7 @@ def inflict(world: World, jobs: list[JobRow], fault: str, chance: Random) -> Non
         case "late" if world.events:
             for _ in range(3):
                 _, event = chance.choice(world.events)
-                if not isinstance(event, StateRestored):
+                if not isinstance(event, StateRestored | JobSubmitted):
                     world.deliver(event)
         case _:
             pass

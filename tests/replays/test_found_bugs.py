@@ -155,3 +155,34 @@ def test_an_engine_that_dials_a_new_leader_lets_groups_start_at_once() -> None:
     ]
     _, commands = replay(POOL, timed(events))
     assert [command for command in commands if isinstance(command, OpenGroup)]
+
+
+def test_a_new_try_does_not_make_its_group_older_than_it_was() -> None:
+    """The position was given to a younger group because this one had reported version 1."""
+    ready: list[Event] = [
+        SandboxReady(member(ordinal, index), 1, NODE, 1) for ordinal in (0, 1) for index in (0, 1)
+    ]
+    first: list[Event] = [closed(0, 0, 0), closed(0, 1, 0)]
+    young: list[Event] = [SandboxReady(member(2, index), 1, NODE, 1) for index in (0, 1)]
+    events = [
+        JobSubmitted(JOB, 1),
+        *hosts(),
+        *ready,
+        *first,
+        GroupGraded(group_id(ATTEMPT, 0), 1, 2, False, 0, 0.5),
+        StepCommitted(ATTEMPT, 1, policy_of(ATTEMPT, 1, 1)),
+        EngineSynced(ENGINE, 1, 1),
+        TurnFinished(member(1, 0), 1, 1, 1, 10, 10, 1, 0.1),
+        TurnFinished(member(1, 1), 1, 1, 1, 10, 10, 1, 0.1),
+        *young,
+        closed(2, 0, 1),
+        closed(2, 1, 1),
+        GroupGraded(group_id(ATTEMPT, 2), 1, 2, False, 1, 0.5),
+        TryFailed(member(1, 0), 1, 1, End.ENV_FAILED, "crashed"),
+        TryFailed(member(1, 1), 1, 1, End.ENV_FAILED, "crashed"),
+        Tick(),
+    ]
+    core, commands = replay(POOL, timed(events))
+    job = core.state.attempts[ATTEMPT]
+    assert job.last_valid_step(job.groups[group_id(ATTEMPT, 1)]) == 3
+    assert not [command for command in commands if isinstance(command, DropGroup)]
