@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, select, tuple_, update
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -180,26 +180,39 @@ async def events_after(
     return (await connection.execute(query)).all()
 
 
+@dataclass(frozen=True, slots=True)
+class PointsWanted:
+    """Which points of a job's series: by name, above a step, after the last one of a page."""
+
+    names: Sequence[str] = ()
+    after_step: int = -1
+    after: tuple[int, int, str] | None = None
+    """Attempt number, step and name of the last point seen."""
+    limit: int = 10_000
+
+
 async def metrics(
-    connection: AsyncConnection,
-    project_id: str,
-    job_id: str,
-    *,
-    names: Sequence[str],
-    after_step: int,
-    limit: int,
+    connection: AsyncConnection, project_id: str, job_id: str, wanted: PointsWanted
 ) -> Sequence[Row[Any]]:
-    """Points of a job's series, by attempt and step."""
+    """Points of a job's series with their attempt's number, by attempt, step and name."""
+    metric = t.metric
+    place = (attempt.c.number, metric.c.step, metric.c.name)
     query = (
-        select(t.metric)
-        .join(attempt, attempt.c.id == t.metric.c.attempt_id)
+        select(metric, attempt.c.number.label("attempt_number"))
+        .join(attempt, attempt.c.id == metric.c.attempt_id)
         .join(job, job.c.id == attempt.c.job_id)
-        .where(job.c.project_id == project_id, job.c.id == job_id, t.metric.c.step > after_step)
-        .order_by(attempt.c.number, t.metric.c.step, t.metric.c.name)
-        .limit(limit)
+        .where(
+            job.c.project_id == project_id,
+            job.c.id == job_id,
+            metric.c.step > wanted.after_step,
+        )
+        .order_by(*place)
+        .limit(wanted.limit)
     )
-    if names:
-        query = query.where(t.metric.c.name.in_(names))
+    if wanted.after is not None:
+        query = query.where(tuple_(*place) > tuple_(*wanted.after))
+    if wanted.names:
+        query = query.where(metric.c.name.in_(wanted.names))
     return (await connection.execute(query)).all()
 
 

@@ -14,6 +14,7 @@ from api.jobs import service, stream
 from api.paging import Wanted, to_page
 from api.problems import not_found
 from stores import jobs
+from stores.jobs import PointsWanted
 from venusrl.models.common import Page
 from venusrl.models.jobs import (
     Evaluation,
@@ -184,23 +185,28 @@ async def job_metrics(
     gateway: GatewayDep,
     names: Annotated[str, Query(max_length=2000)] = "",
     after_step: Annotated[int, Query(ge=-1, le=2**31 - 1)] = -1,
+    after: Annotated[str | None, Query(pattern=r"^[0-9]{1,9}:[0-9]{1,9}:.{1,200}$")] = None,
     limit: Annotated[int, Query(ge=1, le=POINTS_MAX)] = POINTS_MAX,
 ) -> Page[Metric]:
-    """Points of the job's series; a step has at most one point per series."""
+    """Points of the job's series; a step has at most one point per series.
+
+    `after_step` gives what is new since a step, `after` the next page.
+    """
     await _job(gateway, caller, job_id)
-    wanted = [part for part in names.split(",") if part]
+    wanted = PointsWanted(
+        names=[part for part in names.split(",") if part],
+        after_step=after_step,
+        after=service.place_of(after),
+        limit=limit + 1,
+    )
     async with gateway.database.begin() as connection:
-        rows = await jobs.metrics(
-            connection,
-            caller.project_id,
-            job_id,
-            names=wanted,
-            after_step=after_step,
-            limit=limit + 1,
-        )
-    data = [Metric.model_validate(row, from_attributes=True) for row in rows[:limit]]
+        rows = await jobs.metrics(connection, caller.project_id, job_id, wanted)
     more = len(rows) > limit
-    return Page[Metric](data=data, has_more=more, next=str(data[-1].step) if more else None)
+    rows = rows[:limit]
+    data = [Metric.model_validate(row, from_attributes=True) for row in rows]
+    return Page[Metric](
+        data=data, has_more=more, next=service.cursor_of(rows[-1]) if more else None
+    )
 
 
 @router.get("/{job_id}/progress")

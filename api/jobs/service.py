@@ -48,6 +48,19 @@ def etag_of(row: Any) -> str:
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:16]}"'
 
 
+def cursor_of(row: Any) -> str:
+    """The place of a metric point, for the next page's `after`."""
+    return f"{row.attempt_number}:{row.step}:{row.name}"
+
+
+def place_of(cursor: str | None) -> tuple[int, int, str] | None:
+    """The place that a cursor names."""
+    if cursor is None:
+        return None
+    number, step, name = cursor.split(":", 2)
+    return int(number), int(step), name
+
+
 async def check(
     connection: AsyncConnection, gateway: Gateway, caller: ProjectCaller, body: Any
 ) -> Outcome:

@@ -94,13 +94,13 @@ def test_a_verb_repeated_under_one_key_raises_the_generation_once(tenant: Tenant
     assert {one.json()["generation"] for one in answers} == {2}
 
 
-@pytest.mark.parametrize("key", ["", "x" * 201, "with space", "tab\tbed"])
-def test_an_unusable_key_is_refused_by_name(tenant: Tenant, key: str) -> None:
+def test_an_unusable_key_is_refused_by_name(tenant: Tenant) -> None:
     tenant.environment()
-    with tenant.http(**{"Idempotency-Key": key}) as http:
-        answer = http.post("/v1/jobs", json=SPEC)
-    assert answer.status_code == 422
-    assert "dempotency" in answer.json()["errors"][0]["pointer"]
+    with tenant.http() as http:
+        for key in ("", "x" * 201, "with space", "tab\tbed"):
+            answer = http.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": key})
+            assert answer.status_code == 422, key
+            assert "dempotency" in answer.json()["errors"][0]["pointer"]
 
 
 @contextmanager

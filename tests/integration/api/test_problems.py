@@ -43,25 +43,13 @@ def test_a_request_id_of_the_client_comes_back(tenant: Tenant) -> None:
     assert oversize.headers["X-Request-Id"].startswith("req_")
 
 
-@pytest.mark.parametrize(
-    ("content", "pointer"),
-    [
-        (b"{", ""),
-        (b"", ""),
-        (b"[]", ""),
-        (b'"text"', ""),
-        (b"null", ""),
-        (b"\xff\xfe", ""),
-    ],
-)
-def test_a_body_that_is_no_json_object_is_a_problem(
-    tenant: Tenant, content: bytes, pointer: str
-) -> None:
+def test_a_body_that_is_no_json_object_is_a_problem(tenant: Tenant) -> None:
     with tenant.http(**{"Content-Type": "application/json"}) as http:
-        answer = http.post("/v1/jobs", content=content)
-    assert answer.status_code in (400, 422)
-    document = check_problem(answer, answer.status_code, answer.json()["code"])
-    assert all(one["pointer"] == pointer for one in document["errors"])
+        for content in (b"{", b"", b"[]", b'"text"', b"null", b"\xff\xfe"):
+            answer = http.post("/v1/jobs", content=content)
+            assert answer.status_code in (400, 422), content
+            document = check_problem(answer, answer.status_code, answer.json()["code"])
+            assert all(one["pointer"] == "" for one in document["errors"])
 
 
 def test_deeply_nested_json_is_refused(tenant: Tenant) -> None:
@@ -78,34 +66,26 @@ def test_a_query_parameter_out_of_range_has_a_pointer(tenant: Tenant) -> None:
     assert document["errors"][0]["pointer"] == "/query/limit"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/jobs/%00",
-        "/v1/jobs?after=%00",
-        "/v1/jobs?state=a%00b",
-        "/v1/checkpoints/x/files/%00",
-    ],
-)
-def test_a_nul_in_an_address_is_refused_before_the_database(tenant: Tenant, path: str) -> None:
+def test_a_nul_in_an_address_is_refused_before_the_database(tenant: Tenant) -> None:
+    paths = ("/v1/jobs/%00", "/v1/jobs?after=%00", "/v1/jobs?state=a%00b", "/v1/groups/a%00")
     with tenant.http() as http:
-        check_problem(http.get(path), 400, "bad_request")
+        for path in paths:
+            check_problem(http.get(path), 400, "bad_request")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_a_number_that_no_column_holds_is_refused(tenant: Tenant) -> None:
+    paths = (
         f"/v1/environments/calc/versions/{2**31}",
         f"/v1/jobs/x/events?after={2**63}",
         f"/v1/jobs/x/metrics?after_step={2**31}",
+        f"/v1/jobs/x/metrics?after={10**10}:1:a",
         f"/v1/jobs/x/rollouts?step={2**31}",
         "/v1/jobs/x/rollouts?reward_min=nan",
         "/v1/jobs/x/rollouts?reward_min=inf",
-    ],
-)
-def test_a_number_that_no_column_holds_is_refused(tenant: Tenant, path: str) -> None:
+    )
     with tenant.http() as http:
-        check_problem(http.get(path), 422, "invalid")
+        for path in paths:
+            check_problem(http.get(path), 422, "invalid")
 
 
 @pytest.fixture

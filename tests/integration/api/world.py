@@ -136,8 +136,12 @@ class Tenant:
 
     def sdk(self) -> Client:
         """The client library, which does not wait long in a test."""
-        patience = Patience(tries=4, jitter=lambda _low, _high: 0.05)
-        return Client(self.world.address, self.key, patience=patience)
+        return self.sdk_at(self.world.address)
+
+    def sdk_at(self, address: str) -> Client:
+        """The client library at another gateway's address."""
+        patience = Patience(tries=100, jitter=lambda _low, _high: 0.1)
+        return Client(address, self.key, patience=patience)
 
     def environment(self, name: str = "calc", state: str = "ready") -> str:
         """A version whose validation has ended; its id."""

@@ -1,0 +1,252 @@
+"""Groups, rollouts, trajectories, ledger and metrics, as other processes wrote them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from domain.ids import GroupId, RolloutId, TaskId
+from domain.trajectory import Segment, Trajectory, TurnSpan
+from infra.codec import to_msgpack
+from stores import tables as t
+from tests.integration.api.world import Tenant, World
+from venusrl.client import NotFound
+
+
+class Filled:
+    """A job with one trained group of three rollouts and one evaluation group of one."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        """Write the rows."""
+        self.world, self.job = tenant.world, tenant.ended()
+        self.shared = {
+            "job_id": self.job["id"],
+            "attempt_id": self.job["attempt_id"],
+            "organization_id": tenant.organization_id,
+        }
+        self.train = self.group(0, "train", 3, "trained(1)")
+        self.test = self.group(900_000_000, "evaluation", 1, "evaluated(0)")
+        scored = {"end": "done", "verdict": "scored"}
+        self.rollouts = [
+            self.rollout(self.train, 0, reward=1.0, disposition="trained(1)", **scored),
+            self.rollout(self.train, 1, reward=0.25, disposition="trained(1)", **scored),
+            self.rollout(
+                self.train, 2, end="timeout", verdict="unscorable",
+                unscorable_reason="bad_type", disposition="dropped(unscorable)",
+            ),
+            self.rollout(self.test, 0, reward=0.5, disposition="evaluated(0)", **scored),
+        ]  # fmt: skip
+        self.world.add(
+            t.batch_member, job_id=self.job["id"], attempt_id=self.job["attempt_id"], step=1,
+            position=0, group_id=self.train, staleness=1,
+        )  # fmt: skip
+
+    def group(self, ordinal: int, purpose: str, size: int, disposition: str) -> str:
+        """One closed group."""
+        id = f"grp_{self.job['attempt_id'].removeprefix('att_')}_{ordinal:09d}"
+        self.world.add(
+            t.rollout_group, id=id, ordinal=ordinal, purpose=purpose, task_id=f"task-{ordinal}",
+            environment_version_id="ev", policy_version=0, size=size, open=0,
+            disposition=disposition, **self.shared,
+        )  # fmt: skip
+        return id
+
+    def rollout(self, group: str, index: int, **values: Any) -> str:
+        """One closed rollout."""
+        id = f"ro_{group.removeprefix('grp_')}_{index:03d}"
+        self.world.add(t.rollout, id=id, group_id=group, index=index, **self.shared, **values)
+        return id
+
+
+@pytest.fixture
+def filled(tenant: Tenant) -> Filled:
+    """A job with rows."""
+    return Filled(tenant)
+
+
+FILTERS: tuple[tuple[Mapping[str, Any], tuple[int, ...]], ...] = (
+    ({}, (0, 1, 2, 3)),
+    ({"purpose": "train"}, (0, 1, 2)),
+    ({"step": 1}, (0, 1, 2)),
+    ({"step": 2}, ()),
+    ({"end": "timeout"}, (2,)),
+    ({"verdict": "unscorable"}, (2,)),
+    ({"disposition": "evaluated(0)"}, (3,)),
+    ({"reward_min": 0.5}, (0, 3)),
+    ({"reward_max": 0.5}, (1, 3)),
+    ({"reward_min": 0.25, "reward_max": 0.25}, (1,)),
+    ({"task_id": "task-0", "verdict": "scored"}, (0, 1)),
+)
+
+
+def test_rollouts_are_found_by_every_filter(tenant: Tenant, filled: Filled) -> None:
+    with tenant.sdk() as client:
+        for filters, expected in FILTERS:
+            found = [one.id for one in client.rollouts.list(filled.job["id"], **filters)]
+            assert found == [filled.rollouts[index] for index in expected], filters
+        in_group = client.rollouts.list(filled.job["id"], group_id=filled.test)
+        assert [one.id for one in in_group] == [filled.rollouts[3]]
+
+
+def test_pages_of_rollouts_are_whole_at_any_limit(tenant: Tenant, filled: Filled) -> None:
+    with tenant.sdk() as client:
+        found = [one.id for one in client.rollouts.list(filled.job["id"], limit=1)]
+    assert found == filled.rollouts
+
+
+def test_a_group_shows_the_step_that_it_trained(tenant: Tenant, filled: Filled) -> None:
+    with tenant.sdk() as client:
+        groups = {one.id: one for one in client.groups.list(filled.job["id"])}
+        alone = client.groups.get(filled.train)
+    assert alone == groups[filled.train]
+    assert (alone.step, alone.staleness, alone.disposition) == (1, 1, "trained(1)")
+    assert (groups[filled.test].step, groups[filled.test].purpose) == (None, "evaluation")
+
+
+def test_a_rollout_shows_the_tries_that_ended(world: World, tenant: Tenant, filled: Filled) -> None:
+    rollout = filled.rollouts[0]
+    world.add(
+        t.rollout_try, rollout_id=rollout, end="sandbox_lost", cause="killed", counts=True, hop=1,
+        **{"try": 1},
+    )  # fmt: skip
+    world.change(t.rollout, rollout, **{"try": 2})
+    with tenant.sdk() as client:
+        shown = client.rollouts.get(rollout)
+    assert (shown.current_try, shown.index) == (2, 0)
+    (ended,) = shown.tries
+    assert (ended.number, ended.end, ended.cause, ended.counts) == (
+        1,
+        "sandbox_lost",
+        "killed",
+        True,
+    )
+
+
+def test_the_ledger_counts_every_rollout_once(tenant: Tenant, filled: Filled) -> None:
+    with tenant.sdk() as client:
+        ledger = client.jobs.ledger(filled.job["id"])
+    assert ledger.rollouts == 4 == sum(line.rollouts for line in ledger.lines)
+    lines = {
+        (line.purpose, line.end, line.verdict, line.disposition): line.rollouts
+        for line in ledger.lines
+    }
+    assert lines == {
+        ("train", "done", "scored", "trained(1)"): 2,
+        ("train", "timeout", "unscorable", "dropped(unscorable)"): 1,
+        ("evaluation", "done", "scored", "evaluated(0)"): 1,
+    }
+
+
+def stored(world: World, rollout: str) -> str:
+    """Give the rollout a trajectory; where it lies."""
+    trajectory = Trajectory(
+        rollout_id=RolloutId(rollout),
+        group_id=GroupId("grp_x"),
+        task_id=TaskId("t"),
+        try_=1,
+        hop=2,
+        end="done",
+        segments=(Segment((1, 2, 3), (0, 1, 1), (0.0, -0.5, -0.25), (-1, 0, 1)),),
+        turns=(TurnSpan(0, 0, 3, 3, 0, "stop", 0.1, 0.0),),
+        messages=({"role": "user", "content": "1+1"},),
+        metrics={"calls": 1.0},
+    )
+    uri, sha = world.store(f"jobs/x/{rollout}.msgpack", to_msgpack(trajectory))
+    world.change(t.rollout, rollout, trajectory_uri=uri, trajectory_sha=sha)
+    return uri
+
+
+def test_a_trajectory_is_read_as_it_was_stored(
+    world: World, tenant: Tenant, filled: Filled
+) -> None:
+    rollout = filled.rollouts[0]
+    stored(world, rollout)
+    with tenant.sdk() as client:
+        shown = client.rollouts.trajectory(rollout)
+    (segment,) = shown.segments
+    assert segment.token_ids == [1, 2, 3]
+    assert segment.mask == [0, 1, 1]
+    assert segment.logprobs == [0.0, -0.5, -0.25]
+    assert segment.versions == [-1, 0, 1]
+    assert (shown.end, shown.metrics) == ("done", {"calls": 1.0})
+    assert shown.messages == [{"role": "user", "content": "1+1"}]
+    assert shown.turns[0]["finish"] == "stop"
+
+
+def test_a_rollout_without_a_trajectory_says_so(tenant: Tenant, filled: Filled) -> None:
+    with tenant.sdk() as client, pytest.raises(NotFound) as caught:
+        client.rollouts.trajectory(filled.rollouts[1])
+    assert caught.value.code == "no_trajectory"
+
+
+def test_a_damaged_trajectory_is_never_shown_as_whole(
+    world: World, tenant: Tenant, filled: Filled
+) -> None:
+    uri = stored(world, filled.rollouts[0])
+    path = world.settings.home / "objects" / uri
+    path.write_bytes(path.read_bytes()[:-1])
+    with tenant.http() as http:
+        answer = http.get(f"/v1/rollouts/{filled.rollouts[0]}/trajectory")
+    assert (answer.status_code, answer.json()["code"]) == (500, "payload_unreadable")
+
+
+def test_a_series_has_one_point_a_step_however_often_it_was_logged(
+    world: World, tenant: Tenant
+) -> None:
+    job = tenant.ended()
+
+    async def log(connection: AsyncConnection) -> None:
+        for step in (1, 2, 3):
+            for repeated in range(5):
+                values = {"attempt_id": job["attempt_id"], "step": step, "name": "reward_mean"}
+                await connection.execute(
+                    insert(t.metric)
+                    .values(**values, value=step + repeated / 10)
+                    .on_conflict_do_nothing()
+                )
+
+    world.run(log)
+    with tenant.sdk() as client:
+        points = client.jobs.metrics(job["id"], names=["reward_mean"])
+        later = client.jobs.metrics(job["id"], after_step=2)
+    assert [(one.step, one.value) for one in points] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert [one.step for one in later] == [3]
+
+
+def test_metrics_of_all_attempts_are_whole_over_pages(world: World, tenant: Tenant) -> None:
+    job = tenant.ended()
+    second = world.ids.new("att")
+    world.add(t.attempt, id=second, job_id=job["id"], number=2, base_step=1)
+    wanted = [
+        (attempt, step, name)
+        for attempt, steps in ((job["attempt_id"], (1, 2)), (second, (2, 3)))
+        for step in steps
+        for name in ("loss", "reward_mean")
+    ]
+    for attempt, step, name in wanted:
+        world.add(t.metric, attempt_id=attempt, step=step, name=name, value=1.0)
+    seen: list[tuple[str, int, str]] = []
+    with tenant.http() as http:
+        after = None
+        while True:
+            params = {"limit": 3} | ({"after": after} if after else {})
+            page = http.get(f"/v1/jobs/{job['id']}/metrics", params=params).json()
+            seen += [(one["attempt_id"], one["step"], one["name"]) for one in page["data"]]
+            after = page["next"]
+            if not page["has_more"]:
+                break
+    assert seen == wanted
+
+
+def test_evaluations_are_listed_by_step(world: World, tenant: Tenant) -> None:
+    job = tenant.ended()
+    for step, score in ((10, 0.9), (0, 0.5)):
+        world.add(
+            t.evaluation, attempt_id=job["attempt_id"], step=step, tasks=4, scored=3,
+            unscorable=1, score=score, seconds=1.5,
+        )  # fmt: skip
+    with tenant.sdk() as client:
+        scores = [(one.step, one.score) for one in client.jobs.evaluations(job["id"])]
+    assert scores == [(0, 0.5), (10, 0.9)]
