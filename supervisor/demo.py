@@ -24,13 +24,16 @@ from supervisor.demo_report import Start, Summary, failure_lines, look, report, 
 from supervisor.services import TREE
 from venusrl._spec import read_spec
 from venusrl.cli.watch import follow, screen_for_output
-from venusrl.client import Client, VenusError
+from venusrl.client import Client, Patience, VenusError
 
 SPEC: Final = TREE / "examples" / "calc-grpo.yaml"
 ENVIRONMENT: Final = TREE / "environments" / "builtin" / "calc"
 
 MIN_RISE: Final = 0.05
 """Two standard errors of a score near one half over 256 tasks are 0.06: less could be chance."""
+
+GIVE_UP_WITHIN_S: Final = 5.0
+"""A person who pressed Ctrl-C does not wait longer for the API."""
 
 EXIT_NOT_SHOWN: Final = 1
 EXIT_USAGE: Final = 2
@@ -100,8 +103,13 @@ def _train(options: Options, document: dict[str, Any], address: Address, start: 
             say(f"{finding.severity}: {finding.pointer}: {finding.message} {finding.hint}")
         job = client.jobs.create(document)
         say(f"job {job.id} ({job.name}): {address.api}/v1/jobs/{job.id}")
-        with screen_for_output() as screen:
-            snapshot = follow(client, job.id, screen)
+        try:
+            with screen_for_output() as screen:
+                snapshot = follow(client, job.id, screen)
+        except Stopped:
+            if not options.is_kept:
+                _give_up(address, key, job.id)
+            raise
         return _conclude(options, client, summarize(client, snapshot, start))
 
 
@@ -118,8 +126,19 @@ def _conclude(options: Options, client: Client, summary: Summary) -> int:
     if reason is not None:
         say(f"not shown: {reason}")
         return EXIT_NOT_SHOWN
-    say("shown: the control did not learn" if summary.control else "shown: the model learned")
+    what = "the control did not learn" if summary.control else "the model learned"
+    say(f"{what}: its held-out score changed by {summary.rise:+.3f}")
     return 0
+
+
+def _give_up(address: Address, key: str, job_id: str) -> None:
+    """Ask once that the job ends: the next demo in this home would wait for it."""
+    once = Patience(tries=1)
+    try:
+        with Client(address.api, key, timeout_s=GIVE_UP_WITHIN_S, patience=once) as client:
+            client.jobs.cancel(job_id)
+    except VenusError as error:
+        say(f"{job_id} goes on when the platform starts again: {error}")
 
 
 def _make_tenant(admin: Client) -> str:

@@ -212,7 +212,7 @@ def fields_of(snapshot: Snapshot) -> Mapping[str, str]:
         "queue": progress.queue,
     }
     evaluation = progress.evaluation
-    if evaluation is not None:
+    if evaluation is not None and snapshot.job.state not in ENDED:
         done = max(0, evaluation.opened - evaluation.unfinished)
         fields["evaluation"] = f"of step {evaluation.step}: {done}/{evaluation.tasks}"
     return fields
