@@ -1,1 +1,1 @@
-"""Tests: whole jobs and measured times."""
+"""Whole jobs and measured times; `make accept` runs these."""
