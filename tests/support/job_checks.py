@@ -189,16 +189,22 @@ def _calls(trajectory: Trajectory) -> Iterator[Record]:
 
 
 def _tool_calls(trajectory: Trajectory) -> Iterator[Record]:
-    for message in trajectory.messages:
+    for message in _answered(trajectory):
         calls = message.get("tool_calls", ())
         assert isinstance(calls, list | tuple)
         yield from calls
 
 
 def _entries(trajectory: Trajectory) -> Iterator[Record]:
-    """`diary`: one line for each assistant message."""
-    said = [m["content"] for m in trajectory.messages if m["role"] == "assistant"]
-    yield from ({"turn": turn, "text": text} for turn, text in enumerate(said))
+    """`diary`: one line for each assistant message that it saw."""
+    for turn, message in enumerate(_answered(trajectory)):
+        yield {"turn": turn, "text": message["content"]}
+
+
+def _answered(trajectory: Trajectory) -> list[Record]:
+    """Assistant messages that the environment got; one that was cut short never reaches it."""
+    said = [message for message in trajectory.messages if message["role"] == "assistant"]
+    return said[:-1] if trajectory.end == End.TRUNCATED else said
 
 
 def tokens(rows: JobRows, trajectories: Mapping[RolloutId, Trajectory]) -> Iterator[Finding]:
