@@ -1,0 +1,1 @@
+"""Tests: faults that people meet, on a whole running platform, seen through the public API."""
