@@ -31,8 +31,6 @@ HELD_S: Final = 15.0
 READ_TIMEOUT_S: Final = 60.0
 """Silence of a download before its connection counts as dead."""
 
-CHUNK_BYTES: Final = 1 << 20
-
 
 class Operations:
     """`client.operations`: asynchronous verbs."""
@@ -138,7 +136,7 @@ class Checkpoints:
         with self._transport.stream(request, READ_TIMEOUT_S) as response:
             mode = "ab" if response.status_code == httpx.codes.PARTIAL_CONTENT else "wb"
             with part.open(mode) as out:
-                for chunk in response.iter_bytes(CHUNK_BYTES):
+                for chunk in response.iter_bytes():
                     out.write(chunk)
 
 

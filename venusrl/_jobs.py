@@ -13,6 +13,9 @@ from venusrl.models.jobs import Evaluation, Event, Job, Ledger, Metric, Validati
 
 JOBS = "/v1/jobs"
 
+POINTS_LIMIT: Final = 10_000
+"""The largest page of metric points."""
+
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 """States that a job leaves only by a restart."""
 
@@ -89,11 +92,14 @@ class Jobs:
     def follow(self, job_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         """Events as they happen, each once and in order, until the job has ended.
 
-        A broken connection is taken up again where it broke. Raises ConnectionFailed when the API
-        stays away.
+        A broken connection is taken up again where it broke. After the last event of a failed job
+        raises JobFailed with the cause; ConnectionFailed when the API stays away.
         """
         path = f"{JOBS}/{job_id}/events"
-        return Follower(self._transport, path, after, ",".join(types) or None).events()
+        yield from Follower(self._transport, path, after, ",".join(types) or None).events()
+        job = self.get(job_id)
+        if job.state == "failed":
+            raise JobFailed(job)
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
         """The job once it succeeded.
@@ -125,7 +131,7 @@ class Jobs:
         self, job_id: str, *, names: Sequence[str] = (), after_step: int | None = None
     ) -> Sequence[Metric]:
         """Points of the job's series, by attempt and step; a step has one point per series."""
-        params = {"names": ",".join(names) or None, "after_step": after_step, "limit": None}
+        params = {"names": ",".join(names) or None, "after_step": after_step, "limit": POINTS_LIMIT}
         return [*iterate(self._transport, f"{JOBS}/{job_id}/metrics", params, Metric)]
 
     def evaluations(self, job_id: str) -> Sequence[Evaluation]:

@@ -178,10 +178,14 @@ def test_following_survives_a_restart_of_the_gateway(world: World, tenant: Tenan
 
 def test_the_client_raises_the_cause_of_a_failed_job(tenant: Tenant) -> None:
     failed, cancelled = tenant.ended("failed"), tenant.ended("cancelled")
+    seen: list[Event] = []
     with tenant.sdk() as client:
         with pytest.raises(JobFailed) as caught:
             client.jobs.wait(failed["id"])
+        with pytest.raises(JobFailed):
+            seen.extend(client.jobs.follow(failed["id"]))
         with pytest.raises(JobCancelled):
             client.jobs.wait(cancelled["id"])
+    assert [one.type for one in seen] == ["job.created"]
     assert caught.value.code == "trainer_failed"
     assert "trainer" in str(caught.value)

@@ -1,0 +1,1 @@
+"""Tests: the client library, on transports that play the API."""
