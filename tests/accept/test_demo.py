@@ -15,13 +15,13 @@ from typing import Final
 
 import httpx
 import pytest
-import yaml
 
 from tests.accept.demos import TREE, Demos, demo_environ, header
 from tests.support import processes
 from tests.support.requirements import requires
 from tests.support.services import folder_for_servers
 from tests.support.waiting import wait_until
+from venusrl.client import read_spec
 
 pytestmark = [pytest.mark.accept, requires("postgres", "valkey", "bwrap", "torch")]
 
@@ -79,7 +79,7 @@ def test_a_data_set_that_nobody_here_wrote_is_learned_too(demos: Demos) -> None:
 @contextmanager
 def short_demo(home: Path, spec: Path, **environ: str) -> Iterator["subprocess.Popen[str]"]:
     """A demo of two steps, which has no score to raise."""
-    document = yaml.safe_load((TREE / "examples" / "calc-grpo.yaml").read_text())
+    document = read_spec(TREE / "examples" / "calc-grpo.yaml")
     document["stop"] = {"max_steps": 2}
     document["evaluation"]["tasks"] = 8
     spec.write_text(json.dumps(document))
@@ -126,8 +126,12 @@ def test_a_demo_that_is_ended_in_the_middle_leaves_nothing(
     with folder_for_servers() as home:
         with short_demo(home, tmp_path / "spec.json") as demo:
             assert demo.stdout is not None
-            seen = next((line for line in demo.stdout if "state running" in line), None)
-            assert seen is not None, "the job never ran"
+            said: list[str] = []
+            for line in demo.stdout:
+                said.append(line)
+                if "state running" in line:
+                    break
+            assert "state running" in said[-1], "".join(said)
             demo.send_signal(number)
             demo.communicate(timeout=STOPPED_WITHIN_S)
         expected = -number if number == signal.SIGKILL else 128 + number
