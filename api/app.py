@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from api import problems
+from api import document, problems
 from api.checkpoints.routes import router as checkpoints_router
 from api.edge import Edge
 from api.environments.routes import router as environments_router
@@ -18,7 +18,6 @@ from infra.ids import IdSource
 from infra.settings import Settings
 from stores.blobs import Blobs
 from stores.unit_of_work import Database
-from venusrl.models.job_spec import JobSpec
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -52,21 +51,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         checkpoints_router,
     ):
         app.include_router(router)
-    _publish_spec(app)
+    document.publish(app)
     return app
-
-
-def _publish_spec(app: FastAPI) -> None:
-    """Add the job spec's schema to the document: bodies are validated by our own code, with hints."""
-    original = app.openapi
-
-    def openapi() -> dict[str, object]:
-        document = original()
-        schemas = document["components"]["schemas"]
-        if "JobSpec" not in schemas:
-            schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas["JobSpec"] = schema
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it

@@ -1,0 +1,1 @@
+"""Tests: jobs of the gateway."""
