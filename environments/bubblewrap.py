@@ -139,10 +139,11 @@ def _files(confinement: Confinement) -> list[str]:
     return [
         *("--perms", "0755", "--tmpfs", "/"),
         *(word for path in _SYSTEM_PATHS for word in _mirror(Path(path))),
+        *("--proc", "/proc", "--dev", "/dev"),
+        # Before the mounts of ours: an installation that lies below /tmp would be hidden by it.
+        *("--size", str(TMP_BYTES_MAX), "--perms", "1777", "--tmpfs", "/tmp"),
         *_readable_parents(binds),
         *(word for inside, outside in binds.items() for word in _read_only(outside, inside)),
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(TMP_BYTES_MAX), "--perms", "1777", "--tmpfs", "/tmp"),
         *("--remount-ro", "/"),
     ]
 
