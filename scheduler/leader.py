@@ -208,7 +208,7 @@ class Leader:
         try:
             commands = self._core.step(time.time(), event)
         except AssertionError:
-            job = self._job_of(event)
+            job = self._core.suspect or self._job_of(event)
             self._log.exception("core.assertion", kind=type(event).__name__, job_id=job)
             if job is None:
                 raise

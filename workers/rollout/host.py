@@ -125,7 +125,13 @@ class RolloutHost:
             attempt_id=self._identity.attempt_id,
             slots=info.slots,
             held=tuple(
-                HeldRollout(p.rollout_id, p.try_, p.hop, held.loop.episode.turns)
+                HeldRollout(
+                    p.rollout_id,
+                    p.try_,
+                    p.hop,
+                    held.loop.episode.turns,
+                    held.loop.episode.oldest_version,
+                )
                 for held in self._held.values()
                 for p in (held.place,)
             ),

@@ -223,7 +223,7 @@ async def test_a_rollout_that_waits_for_its_close_stays_in_the_snapshot(desk: De
     desk.clock.advance(10.0)
     await eventually(lambda: desk.engine.stats().finished == 1)
     snapshot = desk.host.snapshot()
-    assert snapshot.held == (HeldRollout(ROLLOUT, 1, 2, 1),)
+    assert snapshot.held == (HeldRollout(ROLLOUT, 1, 2, 1, 3),)
     assert (snapshot.kind, snapshot.epoch, snapshot.policy_version) == (HostKind.ENGINE, 2, 3)
     desk.closer.gate.set()
     await eventually(lambda: desk.ends)
