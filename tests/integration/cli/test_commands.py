@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from supervisor.demo import ENVIRONMENT, SPEC
+from supervisor.demo import SPEC
 from tests.integration.api.world import Tenant, World, installation
 from tests.support.requirements import requires
 from venusrl.cli.app import app
@@ -89,11 +89,3 @@ def test_watching_a_failed_job_ends_with_1_and_its_cause(tenant: Tenant) -> None
     watched = venus("jobs", "watch", job["id"])
     assert watched.exit_code == 1
     assert "trainer_failed: nan" in watched.stderr
-
-
-def test_the_demo_package_is_what_the_server_would_pack() -> None:
-    from environments.package import content_hash, pack
-    from venusrl import _archive
-
-    assert _archive.pack(ENVIRONMENT) == pack(ENVIRONMENT)
-    assert _archive.content_hash(ENVIRONMENT) == content_hash(ENVIRONMENT)
