@@ -10,7 +10,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api.problems import MEDIA_TYPE
+from api.problems import CODES, MEDIA_TYPE
 from venusrl.models.common import ProblemDocument
 from venusrl.models.job_spec import JobSpec
 from venusrl.models.jobs import Event
@@ -40,6 +40,7 @@ def _complete(document: Json) -> None:
     schemas = document["components"]["schemas"]
     for name, model in (("Problem", ProblemDocument), ("JobSpec", JobSpec), ("Event", Event)):
         _add_schema(schemas, name, model)
+    schemas["Problem"]["properties"]["code"]["enum"] = sorted(CODES)
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     document["components"]["securitySchemes"] = {

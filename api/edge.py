@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+from prometheus_client import Counter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,6 +19,11 @@ from infra.ids import IdSource
 
 REQUEST_ID_CHARS_MAX: Final = 100
 """A client's own request id is echoed into headers and logs; longer ones are replaced."""
+
+METHODS: Final = frozenset({"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"})
+"""Label values; what a client invents counts as `other`."""
+
+REQUESTS: Final = Counter("venus_http_requests", "Answers of the gateway.", ["method", "status"])
 
 UPLOAD_SUFFIX: Final = "/versions"
 """Only package uploads may be larger than an ordinary request; their route has its own limit."""
@@ -42,6 +48,7 @@ class Edge:
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
+                REQUESTS.labels(_method(scope["method"]), f"{message['status'] // 100}xx").inc()
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
@@ -55,6 +62,10 @@ class Edge:
     def _request_id(self, given: str) -> str:
         is_usable = 0 < len(given) <= REQUEST_ID_CHARS_MAX and given.isascii()
         return given if is_usable and given.isprintable() else self._ids.new("req")
+
+
+def _method(given: str) -> str:
+    return given if given in METHODS else "other"
 
 
 def _refusal(scope: Scope, headers: Headers, limit: int | None) -> Problem | None:

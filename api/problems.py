@@ -41,15 +41,49 @@ class Finding:
         }
 
 
+CODES: Final = frozenset(
+    {
+        "bad_request",
+        "checkpoint_not_ready",
+        "conflict",
+        "forbidden",
+        "http_error",
+        "idempotency_conflict",
+        "internal",
+        "invalid",
+        "job_active",
+        "job_cancelling",
+        "job_ended",
+        "method_not_allowed",
+        "name_taken",
+        "no_trajectory",
+        "not_found",
+        "nothing_left",
+        "payload_unreadable",
+        "precondition_failed",
+        "range_not_satisfiable",
+        "too_large",
+        "unauthorized",
+        "unavailable",
+        "unsupported_media_type",
+    }
+)
+"""Every code that a problem may have; clients branch on them, so that one is only ever added."""
+
+
 @dataclass
 class Problem(Exception):
-    """An expected refusal with its status and code."""
+    """An expected refusal with its status and code, one of CODES."""
 
     status: int
     code: str
     detail: str
     errors: Sequence[Finding] = field(default_factory=tuple)
     retry_after_s: int | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the set of codes closed."""
+        assert self.code in CODES, f"{self.code} is no problem code"
 
 
 def not_found(kind: str, name: str, known: Sequence[str] = ()) -> Problem:

@@ -13,6 +13,9 @@ from stores import tables as t
 KEPT: Final = timedelta(hours=24)
 """Promised to clients: retries within it repeat the answer."""
 
+SWEPT_MAX: Final = 100
+"""Expired rows that one request takes away: more than it adds, and soon done."""
+
 row = t.idempotency
 
 
@@ -29,11 +32,10 @@ async def take(
     connection: AsyncConnection, scope: str, key: str, request_sha: str
 ) -> Stored | None:
     """Claim the key for this transaction, or return what an earlier one stored."""
-    await connection.execute(
-        delete(row).where(
-            row.c.scope == scope, row.c.key == key, row.c.created_at < func.now() - KEPT
-        )
-    )
+    is_expired = (row.c.scope == scope) & (row.c.created_at < func.now() - KEPT)
+    await connection.execute(delete(row).where(is_expired, row.c.key == key))
+    others = select(row.c.key).where(is_expired).limit(SWEPT_MAX).with_for_update(skip_locked=True)
+    await connection.execute(delete(row).where(row.c.scope == scope, row.c.key.in_(others)))
     claim = (
         insert(row)
         .values(scope=scope, key=key, request_sha=request_sha)

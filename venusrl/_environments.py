@@ -48,6 +48,12 @@ class Environments:
         request = Request("POST", path, content=archive, headers=headers)
         return read(self._transport, request, EnvironmentVersion)
 
+    def create(self, name: str) -> Environment:
+        """Reserve a name; `push` does so too."""
+        return read(
+            self._transport, Request("POST", ENVIRONMENTS, body={"name": name}), Environment
+        )
+
     def wait(
         self, version: EnvironmentVersion, timeout_s: float = VALIDATION_WAIT_S
     ) -> EnvironmentVersion:

@@ -15,11 +15,24 @@ from api.problems import not_found
 from stores import environments
 from stores.blobs import sha256
 from venusrl.models.common import Page
-from venusrl.models.environments import Environment, EnvironmentVersion
+from venusrl.models.environments import Environment, EnvironmentCreate, EnvironmentVersion
 
 router = APIRouter(prefix="/v1/environments", tags=["environments"])
 
 EnvironmentName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+
+
+@router.post("", status_code=201, response_model=Environment)
+async def create_environment(
+    body: EnvironmentCreate,
+    caller: Developer,
+    request: Request,
+    gateway: GatewayDep,
+    key: IdempotencyKey = None,
+) -> JSONResponse:
+    """Reserve a name; uploading a version does so too."""
+    once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
+    return await run_once(gateway, once, lambda c: service.create(c, gateway, caller, body.name))
 
 
 @router.post("/{name}/versions", status_code=201, response_model=EnvironmentVersion)

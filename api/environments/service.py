@@ -10,7 +10,7 @@ import msgspec
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
-from api.problems import Finding, invalid
+from api.problems import Finding, conflict, invalid
 from environments.manifest import Manifest, PackageInvalid
 from environments.package import read_manifest, unpack
 from infra.names import VALIDATE_ENVIRONMENT, package_path
@@ -49,6 +49,17 @@ def version_of(name: str, row: Any) -> EnvironmentVersion:
         splits=row.splits,
         created_at=row.created_at,
     )
+
+
+async def create(
+    connection: AsyncConnection, gateway: Gateway, caller: ProjectCaller, name: str
+) -> dict[str, Any]:
+    """Insert an environment without versions. Raises 409 when the project has the name."""
+    owner, id = Owner(caller.organization_id, caller.project_id), gateway.ids.new("env")
+    row = await environments.ensure(connection, owner, id, name)
+    if row.id != id:
+        raise conflict(f"The project has an environment {name!r} already.", "name_taken")
+    return environment_of(row).model_dump(mode="json")
 
 
 async def read_package(gateway: Gateway, name: str, data: bytes) -> Package:

@@ -217,6 +217,18 @@ def test_a_package_may_be_larger_than_an_ordinary_request(
     assert answer.status_code == 201
 
 
+def test_a_name_is_reserved_once_and_then_filled(tenant: Tenant) -> None:
+    with tenant.http() as http:
+        made = http.post("/v1/environments", json={"name": "calc"})
+        again = http.post("/v1/environments", json={"name": "calc"})
+        bad = http.post("/v1/environments", json={"name": "Calc"})
+        version = upload(http, pack(CALC)).json()
+    assert (made.status_code, made.json()["latest_version"]) == (201, 0)
+    assert (again.status_code, again.json()["code"]) == (409, "name_taken")
+    assert bad.json()["errors"][0]["pointer"] == "/name"
+    assert version["ref"] == "calc@1"
+
+
 def test_an_unknown_environment_is_answered_with_near_names(tenant: Tenant) -> None:
     tenant.environment("calculator")
     with tenant.http() as http:

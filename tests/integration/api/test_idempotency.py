@@ -76,8 +76,10 @@ def test_a_key_older_than_a_day_is_forgotten(world: World, tenant: Tenant) -> No
 
     with tenant.http(**{"Idempotency-Key": "one"}) as http:
         first = http.post("/v1/jobs", json=SPEC).json()["id"]
+        http.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "other"})
         world.run(age)
         assert http.post("/v1/jobs", json=SPEC).json()["id"] != first
+    assert "other" not in {row.key for row in world.rows(t.idempotency)}
 
 
 def test_requests_without_a_key_are_separate(tenant: Tenant) -> None:

@@ -10,7 +10,8 @@ def test_health_needs_no_key(world: World) -> None:
     with world.http() as http:
         del http.headers["Authorization"]
         assert http.get("/healthz").json() == {"status": "ok"}
-        assert "python_info" in http.get("/metrics").text
+        counted = http.get("/metrics").text
+    assert 'venus_http_requests_total{method="GET",status="2xx"}' in counted
 
 
 def test_status_counts_hosts_and_jobs_and_names_no_tenant(world: World, tenant: Tenant) -> None:
