@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from domain.errors import StoreUnavailable
+from domain.errors import ObjectNotWritten, StoreUnavailable
 from infra.logging import get_logger
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -193,6 +193,12 @@ def install(app: FastAPI) -> None:
         get_logger().warning("store.away", cause=str(error))
         detail = "The database is away; nothing was changed or the outcome is unknown: retry."
         return problem_response(request, Problem(503, "unavailable", detail, retry_after_s=1))
+
+    @app.exception_handler(ObjectNotWritten)
+    async def _unwritten(request: Request, error: ObjectNotWritten) -> JSONResponse:
+        get_logger().warning("objects.refused", cause=str(error))
+        detail = "The object store did not take the upload; nothing was created: retry later."
+        return problem_response(request, Problem(503, "unavailable", detail, retry_after_s=5))
 
     @app.exception_handler(Exception)
     async def _crash(request: Request, error: Exception) -> JSONResponse:

@@ -217,6 +217,17 @@ def test_a_package_may_be_larger_than_an_ordinary_request(
     assert answer.status_code == 201
 
 
+def test_an_object_store_that_takes_nothing_leaves_no_row(world: World, tenant: Tenant) -> None:
+    objects = world.settings.home / "objects"
+    (objects / "environments").write_text("a file where the folder belongs")
+    with tenant.http() as http:
+        refused = upload(http, pack(CALC))
+        assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+        assert not world.rows(t.environment)
+        (objects / "environments").unlink()
+        assert upload(http, pack(CALC)).status_code == 201
+
+
 def test_a_name_is_reserved_once_and_then_filled(tenant: Tenant) -> None:
     with tenant.http() as http:
         made = http.post("/v1/environments", json={"name": "calc"})
