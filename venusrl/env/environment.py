@@ -87,8 +87,8 @@ class Environment:
     async def reply(self, turn: Turn) -> Sequence[Message] | None:
         """Answer an assistant message. By default its tool calls are run; None: the episode ends.
 
-        Each call gets exactly one reply under its id, in order; bad arguments, unknown tools and
-        exceptions of a tool are answered with an error. Only a lost sandbox ends the try.
+        Each call gets exactly one reply under its id, in order; cut calls, bad arguments, unknown
+        tools and exceptions of a tool are answered with an error. Only a lost sandbox ends the try.
         """
         if not turn.message.tool_calls:
             return None
@@ -108,6 +108,8 @@ class Environment:
     async def _answer(self, ordinal: int, call: ToolCall, turn: Turn) -> str:
         if ordinal >= TOOL_CALLS_MAX:
             return f"error: more than {TOOL_CALLS_MAX} tool calls in one message"
+        if call.error is not None:
+            return f"error: {call.error}"
         spec = self._tool_specs.get(call.name)
         if spec is None:
             return f"error: unknown tool {call.name[:64]}"

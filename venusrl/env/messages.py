@@ -26,11 +26,16 @@ Finish: TypeAlias = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call that the model asked for; `arguments` is its raw text, valid JSON or not."""
+    """One call that the model asked for; `arguments` is its raw text, valid JSON or not.
+
+    `error` says why the model's text is no whole call, for instance because it was cut: such a call
+    is answered with the error and never run.
+    """
 
     id: str
     name: str
     arguments: str
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

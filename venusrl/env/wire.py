@@ -165,10 +165,7 @@ def message_to_json(message: Message) -> dict[str, Json]:
     """A message as a record, empty fields left out."""
     record: dict[str, Json] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        record["tool_calls"] = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments}
-            for call in message.tool_calls
-        ]
+        record["tool_calls"] = [_call_to_json(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         record["tool_call_id"] = message.tool_call_id
     return record
@@ -180,14 +177,25 @@ def message_from_json(value: Json) -> Message:
     role = text_field(record, "role")
     if role not in ROLES:
         raise BadRecord(f"unknown role {role[:32]}")
-    calls = tuple(
-        ToolCall(text_field(one, "id"), text_field(one, "name"), text_field(one, "arguments"))
-        for one in (as_record(call, "a tool call") for call in list_field(record, "tool_calls"))
-    )
+    calls = tuple(_call_from_json(call) for call in list_field(record, "tool_calls"))
     call_id = record.get("tool_call_id")
     if call_id is not None and not isinstance(call_id, str):
         raise BadRecord("tool_call_id must be text")
     return Message(cast("Role", role), clean_text(text_field(record, "content")), calls, call_id)
+
+
+def _call_to_json(call: ToolCall) -> dict[str, Json]:
+    record: dict[str, Json] = {"id": call.id, "name": call.name, "arguments": call.arguments}
+    return record if call.error is None else {**record, "error": call.error}
+
+
+def _call_from_json(value: Json) -> ToolCall:
+    record = as_record(value, "a tool call")
+    error = record.get("error")
+    if error is not None and not isinstance(error, str):
+        raise BadRecord("the error of a tool call must be text")
+    name, arguments = text_field(record, "name"), text_field(record, "arguments")
+    return ToolCall(text_field(record, "id"), name, arguments, error)
 
 
 def messages_from_json(values: Sequence[Json]) -> tuple[Message, ...]:

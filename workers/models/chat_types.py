@@ -6,7 +6,7 @@ Text made here is for parsing and for people.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -41,6 +41,15 @@ class ParsedAnswer:
 
     message: Message
     errors: tuple[ParseError, ...] = ()
+
+    @property
+    def told(self) -> Message:
+        """The message as the environment and the record get it: unreadable calls say why."""
+        if not self.errors:
+            return self.message
+        why = {error.call_id: f"{error.reason.value}: {error.detail}" for error in self.errors}
+        calls = tuple(replace(call, error=why.get(call.id)) for call in self.message.tool_calls)
+        return replace(self.message, tool_calls=calls)
 
 
 class ChatFormat(Protocol):

@@ -203,7 +203,7 @@ class Episode:
         known = () if self._oldest_version is None else (self._oldest_version,)
         self._oldest_version = min((*known, *sampled.versions), default=None)
         parsed = self._chat.parse(sampled.token_ids, turn)
-        self._messages.append(parsed.message)
+        self._messages.append(parsed.told)
         finish = self._finish_of(sampled)
         self._spans.append(
             TurnSpan(

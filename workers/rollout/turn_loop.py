@@ -247,15 +247,7 @@ class TurnLoop:
 
 def assistant_record(parsed: ParsedAnswer) -> dict[str, object]:
     """The assistant message as JSON; a call that could not be read says why under `error`."""
-    record: dict[str, object] = dict(message_to_json(parsed.message))
-    if parsed.errors:
-        errors = {error.call_id: f"{error.reason.value}: {error.detail}" for error in parsed.errors}
-        record["tool_calls"] = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments}
-            | ({"error": errors[call.id]} if call.id in errors else {})
-            for call in parsed.message.tool_calls
-        ]
-    return record
+    return dict(message_to_json(parsed.told))
 
 
 def turn_seed(seed: int, try_: int, turn: int) -> int:

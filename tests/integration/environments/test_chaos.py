@@ -164,7 +164,9 @@ async def test_a_rate_strikes_some_rollouts_and_the_same_at_each_try() -> None:
             again = await environment.grade(rollouts[:1], seed, None)
             assert first == again
             struck.append(isinstance(first[0].total, Unscorable))
-    assert 0 < sum(struck) < 20
+        assert 0 < sum(struck) < 20
+        together = await environment.grade(rollouts, 1, None)
+    assert 0 < sum(isinstance(grade.total, Unscorable) for grade in together) < 8
 
 
 async def test_faults_keep_to_the_chosen_tasks() -> None:

@@ -70,6 +70,9 @@ KILLERS: Final = {
 }
 """Faults that end the environment's process, with the cause of its death."""
 
+SPIN_S: Final = 6.0
+"""How long a spin holds its process: `blocked_s` of the package's manifest."""
+
 WRONG, BAD_FORMAT = 0.0, -0.2
 """Rewards of the two scripted members: a wrong number, and what is no number."""
 
@@ -221,6 +224,14 @@ def test_an_environment_that_kills_its_process_pauses_its_job_with_the_reason(jo
         assert any(cause in each.cause for each in tries), cause
     assert all(len(one.tries) <= TRIES + 1 for one in rollouts)
     assert not [one for one in rollouts if one.verdict == "scored"]
+
+
+def test_a_spinning_neighbour_delays_no_turn_of_another_job(jobs: Jobs) -> None:
+    """F22: user code has a process of its own; no turn beside it lasted as long as one spin."""
+    jobs.platform.settled(jobs.killers)
+    for one in jobs.platform.client.rollouts.list(jobs.every_fault.id, disposition="trained(1)"):
+        for turn in jobs.platform.client.rollouts.trajectory(one.id).turns:
+            assert turn["tool_s"] < SPIN_S
 
 
 def test_every_rollout_is_in_the_ledger_once(jobs: Jobs) -> None:

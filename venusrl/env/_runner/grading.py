@@ -42,6 +42,10 @@ CHILDREN_MAX: Final = 4
 """Children alive at once; the pids limit of the process must hold them and user code's own."""
 
 
+SEEDS_PER_GROUP: Final = 1024
+"""Above the largest group and one more, so that no two members of two groups share a stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One component of one rollout, or of the group where `rollout` is None."""
@@ -289,7 +293,7 @@ async def _run_job(
     current_instance.set(subject.id)
     try:
         async with asyncio.timeout(job.spec.timeout_s):
-            environment = make_environment(cls, config, request.seed, subject.task)
+            environment = make_environment(cls, config, _seed(request, job), subject.task)
             if subject.state is not None:
                 await environment.restore(subject.state)
             function = getattr(environment, job.spec.name)
@@ -308,6 +312,12 @@ async def _run_job(
     if isinstance(raw, str) or not isinstance(raw, Sequence) or len(raw) != width:
         return [Unscorable("bad_length", f"{job.spec.name} must give {width} values")] * width
     return [as_value(one) for one in raw]
+
+
+def _seed(request: GradeRequest, job: Job) -> int:
+    """Each member draws from a stream of its own, as its rollout did; the group from another."""
+    place = 0 if job.rollout is None else 1 + request.rollouts[job.rollout].index
+    return request.seed * SEEDS_PER_GROUP + place
 
 
 def _grader_argument(function: Callable[..., Any], sandbox: Sandbox) -> dict[str, Sandbox]:

@@ -93,6 +93,15 @@ async def test_each_call_gets_one_reply_in_order_though_the_first_is_bad() -> No
     assert second == ("c2", "b")
 
 
+async def test_a_call_that_was_cut_is_answered_and_never_run() -> None:
+    cut = ToolCall("c1", "echo", '{"text": "a"}', error="unterminated: cut before its end")
+    whole = ToolCall("c2", "echo", '{"text": "b"}')
+    assert await answers(reply_to(cut, whole)) == [
+        ("c1", "error: unterminated: cut before its end"),
+        ("c2", "b"),
+    ]
+
+
 async def test_an_unknown_tool_is_answered_with_an_error() -> None:
     assert await answers(reply_to(ToolCall("c1", "rm", "{}"))) == [("c1", "error: unknown tool rm")]
 

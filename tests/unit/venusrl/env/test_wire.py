@@ -74,7 +74,7 @@ def test_a_rollout_survives_the_way() -> None:
         task=Task("t", (Message("user", "12"),), {"a": [1]}, {"m": None}, {"f": "x"}),
         messages=(
             Message("user", "12"),
-            Message("assistant", "", (ToolCall("c", "calculator", "{"),)),
+            Message("assistant", "", (ToolCall("c", "calculator", "{", error="cut"),)),
             Message("tool", "19", tool_call_id="c"),
         ),
         end="done",
