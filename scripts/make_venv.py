@@ -81,14 +81,15 @@ def make_bare() -> None:
     if PYTHON.exists() and can_run(PYTHON, "-m", "pip", "--version"):
         return
     say(f"making {VENV}")
-    has_ensurepip = can_run(sys.executable, "-c", "import ensurepip, ensurepip._bundled")
-    venv.EnvBuilder(with_pip=has_ensurepip, symlinks=True, clear=True).create(VENV)
-    if has_ensurepip:
+    if can_run(sys.executable, "-c", "import ensurepip; ensurepip.version()"):
+        venv.EnvBuilder(with_pip=True, symlinks=True, clear=True).create(VENV)
         return
+    venv.EnvBuilder(with_pip=False, symlinks=True, clear=True).create(VENV)
     if not can_run(sys.executable, "-m", "pip", "--python", str(PYTHON), "--version"):
         shutil.rmtree(VENV)
         raise SystemExit(fail(NO_PIP_REMEDY))
-    run([sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "pip"])
+    outside = [sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "-qq", "pip"]
+    run(outside, pip_environ())
 
 
 def install_locked() -> None:
