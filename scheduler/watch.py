@@ -4,6 +4,8 @@ Notifications only wake; everything here is level-triggered and may be repeated 
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -32,6 +34,10 @@ from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
 """Keepers started for one host row before its attempt fails as poison: loops must end."""
+
+NODE_AGAIN_S: Final = 10.0
+"""Between wake-ups of a node agent that started so often: it serves all jobs, so it is never given
+up, but one that cannot live must not burn its machine."""
 
 REDISPATCH_S: Final = 4.0
 """A wake-up that nobody answered is sent again; the broker may have been flushed."""
@@ -64,6 +70,7 @@ class LeaseWatch:
         self._fence = LeaderFence(term)
         self._feed = feed
         self._epochs: dict[HostId, int] = {}
+        self._woken_at: dict[HostId, float] = {}
         self._log = get_logger()
 
     def remember(self, host: HostId, epoch: int) -> None:
@@ -81,14 +88,23 @@ class LeaseWatch:
         async with self._database.begin(self._fence) as connection:
             expired = await leases.expire(connection)
             rows = await leases.live(connection, REDISPATCH_S)
-            due = [row for row in rows if row.wants_dispatch and row.starts < STARTS_MAX]
+            due = [row for row in rows if row.wants_dispatch and self._may_start(row)]
             for row in due:
                 await leases.mark_dispatched(connection, row.host_id, row.epoch)
+        now = time.monotonic()
+        self._woken_at.update((row.host_id, now) for row in due)
         for host, epoch in expired:
             self._log.warning("lease.expired", host_id=host, epoch=epoch)
         await self._notice(rows)
         for row in due:
             await wake(self._broker, HOST_TASK, [row.host_id, row.epoch])
+
+    def _may_start(self, row: leases.LeaseRow) -> bool:
+        """A job's host starts a bounded number of times; a node agent without end, in the end slowly."""
+        if row.starts < STARTS_MAX:
+            return True
+        woken_at = self._woken_at.get(row.host_id, -math.inf)
+        return row.attempt_id is None and time.monotonic() - woken_at >= NODE_AGAIN_S
 
     async def _notice(self, rows: list[leases.LeaseRow]) -> None:
         for row in rows:

@@ -201,9 +201,9 @@ def _entries(trajectory: Trajectory) -> Iterator[Record]:
         yield {"turn": turn, "text": message["content"]}
 
 
-def _answered(trajectory: Trajectory) -> list[Record]:
+def _answered(trajectory: Trajectory) -> Sequence[Record]:
     """Assistant messages that the environment got; one that was cut short never reaches it."""
-    said = [message for message in trajectory.messages if message["role"] == "assistant"]
+    said: Sequence[Record] = [m for m in trajectory.messages if m["role"] == "assistant"]
     return said[:-1] if trajectory.end == End.TRUNCATED else said
 
 

@@ -25,7 +25,7 @@ import psutil
 import psycopg
 
 from infra.process import ProcessIdentity
-from infra.settings import FAST_INTERVALS, INTERVAL_VARIABLES
+from infra.settings import FAST_INTERVALS, INTERVAL_VARIABLES, VARIABLES
 from tests.support import processes
 from tests.support.failpoints import ArmedFailpoints
 from tests.support.processes import Process
@@ -57,10 +57,8 @@ class StackPlan:
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def environ_in(self, home: Path) -> dict[str, str]:
-        """All variables of the supervisor; a database or broker of ours never leaks in."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("VENUS_")}
-        for name in ("DATABASE_URL", "BROKER_URL", "OBJECT_STORE_URL"):
-            kept.pop(name, None)
+        """All variables of the supervisor; no setting of the tests' own process leaks in."""
+        kept = {name: text for name, text in os.environ.items() if name not in VARIABLES}
         intervals = {
             variable: str(getattr(FAST_INTERVALS, name))
             for variable, name in INTERVAL_VARIABLES.items()
@@ -90,6 +88,7 @@ class Stack:
         self.client: Client
         """A developer of a project that has the `calc` and the `diary` environment."""
         self.admin: Client
+        self._clients: list[Client] = []
         self._seen: dict[ProcessIdentity, Process] = {}
         self._ready_file = home / "ready.json"
         with (home / "up.log").open("ab") as log:
@@ -132,13 +131,17 @@ class Stack:
             return self._ready_file.exists()
 
         wait_until(is_ready, READY_WITHIN_S, f"the stack is not ready: {self.home}")
-        state = self.state
-        self.admin = Client(state["api"], state["admin_key"])
+        self.admin = self._dial(self.state["admin_key"])
         organization = self.admin.organizations.create("tests")
         project = self.admin.projects.create("tests", organization.id)
-        self.client = Client(state["api"], self.admin.keys.create("tests", project.id).secret)
+        self.client = self._dial(self.admin.keys.create("tests", project.id).secret)
         for package in (CALC, DIARY):
             self.client.environments.push(package)
+
+    def _dial(self, key: str) -> Client:
+        client = Client(self.state["api"], key)
+        self._clients.append(client)
+        return client
 
     # Processes.
 
@@ -209,6 +212,7 @@ class Stack:
     def stop(self) -> None:
         """Stop everything by SIGTERM to the supervisor and assert that nothing is left."""
         self.processes()
+        self._close_clients()
         self._process.terminate()
         try:
             self._process.wait(STOP_WITHIN_S)
@@ -229,11 +233,16 @@ class Stack:
     def abandon(self) -> None:
         """End whatever is left of ours, after a failure, so that the next stack runs alone."""
         self.processes()
+        self._close_clients()
         self._process.kill()
         self._process.wait()
         for process in self._seen.values():
             process.send(signal.SIGCONT)
             process.send(signal.SIGKILL)
+
+    def _close_clients(self) -> None:
+        for client in self._clients:
+            client.close()
 
 
 def _listening(pid: int) -> set[int]:
