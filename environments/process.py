@@ -23,6 +23,7 @@ from environments.ports import (
     SETUP_TURN,
     EnvironmentFault,
     EnvironmentInfo,
+    EnvironmentRaised,
     InstanceKey,
     Observation,
     ProtocolError,
@@ -236,7 +237,10 @@ class SandboxedEnvironment:
         self, key: InstanceKey, turn: int | None, method: str, params: Record, limit_s: float
     ) -> Json:
         """A call during which the instance may use its sandbox as the given turn."""
-        instance = self._instances[_name(key)]
+        instance = self._instances.get(_name(key))
+        if instance is None:
+            # Closed between two calls, for instance by a release while it was being opened.
+            raise EnvironmentRaised("unknown_instance", f"instance {_name(key)} is closed")
         instance.turn, instance.ordinal = turn, 0
         full = {**params, "instance": _name(key), "timeout_s": limit_s}
         try:

@@ -56,10 +56,10 @@ SMALL_LIMITS: Final = Limits(
 class Intervals:
     """Lease and heartbeat times. Invariant: a holder acts at least 3 times within each limit."""
 
-    leader_ttl_s: float = 6.0
-    leader_heartbeat_s: float = 1.5
-    lease_ttl_s: float = 6.0
-    lease_renew_s: float = 1.5
+    leader_ttl_s: float = 10.0
+    leader_heartbeat_s: float = 2.0
+    lease_ttl_s: float = 10.0
+    lease_renew_s: float = 2.0
     host_heartbeat_s: float = 1.0
     progress_load_s: float = 120.0
     progress_decode_s: float = 30.0

@@ -46,6 +46,14 @@ async def test_a_rollout_is_played_through_the_tool_and_ends() -> None:
     assert port.files["calls.jsonl"] == b'{"expression": "12+07", "result": "19"}\n'
 
 
+async def test_a_turn_of_a_closed_instance_is_a_fault_and_not_our_crash() -> None:
+    async with running(CALC) as environment:
+        key = await opened(environment, RecordingPort())
+        await environment.close(key)
+        with pytest.raises(EnvironmentRaised, match="unknown_instance"):
+            await environment.setup(key)
+
+
 async def test_the_tool_refuses_what_is_no_sum_without_running_it() -> None:
     async with running(CALC) as environment:
         port = RecordingPort()
