@@ -46,7 +46,7 @@ def check_trajectories(
     rows: JobRows, trajectories: Mapping[RolloutId, Trajectory]
 ) -> list[Finding]:
     """All checks that need what the rollouts recorded."""
-    return [*effects(trajectories), *tokens(rows, trajectories)]
+    return [*effects(rows, trajectories), *tokens(rows, trajectories)]
 
 
 def steps(rows: JobRows, planned: int) -> Iterator[Finding]:
@@ -162,12 +162,13 @@ def _tries(rollout: Record, records: Sequence[Record]) -> Iterator[Finding]:
             yield f"{name}: try {record['try']} ended {record['end']} and another followed"
 
 
-def effects(trajectories: Mapping[RolloutId, Trajectory]) -> Iterator[Finding]:
+def effects(rows: JobRows, trajectories: Mapping[RolloutId, Trajectory]) -> Iterator[Finding]:
     """What stands in the sandbox's file equals what the messages say, line by line."""
+    is_diary = str(rows.spec["environments"][0]["ref"]).startswith("diary")
+    file, expected = (DIARY, _entries) if is_diary else (CALLS, _calls)
     for name, trajectory in trajectories.items():
-        said = list(_entries(trajectory) if DIARY in trajectory.artefacts else _calls(trajectory))
-        written = trajectory.artefacts.get(DIARY) or trajectory.artefacts.get(CALLS, "")
-        done = [json.loads(line) for line in written.splitlines()]
+        said = list(expected(trajectory))
+        done = [json.loads(line) for line in trajectory.artefacts.get(file, "").splitlines()]
         if said != done:
             yield f"{name}: the trajectory says {said}, the sandbox holds {done}"
 

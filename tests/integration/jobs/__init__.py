@@ -1,0 +1,1 @@
+"""Whole jobs through the API of a running stack, small and quick."""
