@@ -26,5 +26,3 @@ def platform() -> Iterator[Platform]:
         with running_stack(StackPlan(environ={**ROOM, **environ})) as stack:
             stack.client.environments.push(CHAOS)
             yield Platform(stack, Path(scripts))
-            for client in (stack.client, stack.admin):
-                client.close()

@@ -17,6 +17,9 @@ from workers.models.vocab import Vocabulary, read_vocab
 
 CHAOS: Final = TREE / "environments" / "chaos"
 
+MANIFEST: Final = "manifest.json"
+"""File of a checkpoint that its row names; written last."""
+
 END_WITHIN_S: Final = 300.0
 """A job of this folder takes seconds; on a machine that runs much else, several times that."""
 
@@ -37,6 +40,12 @@ class Platform:
     def client(self) -> Client:
         """The developer's client."""
         return self.stack.client
+
+    def authorization(self) -> dict[str, str]:
+        """Header of a new key of the developer's project, for requests that no client makes."""
+        ((project,),) = self.stack.query("select id from project")
+        key = self.stack.admin.keys.create("by hand", str(project))
+        return {"Authorization": f"Bearer {key.secret}"}
 
     def start(self, spec: Mapping[str, Any], script: Mapping[str, Answers] | None = None) -> Job:
         """Submit a job. With a script (answers by end of the rollout's id) no model runs."""
@@ -136,6 +145,13 @@ def member(index: int, ordinal: int | None = None) -> str:
         return f"_{index:03d}"
     group = group_id(AttemptId("att_x"), ordinal)
     return rollout_id(group, index).removeprefix("ro_x")
+
+
+def checkpoint_folder(platform: Platform, checkpoint_id: str) -> Path:
+    """Where the files of a checkpoint lie."""
+    rows = platform.stack.query("select manifest_uri from checkpoint where id = %s", checkpoint_id)
+    root = Path(platform.stack.object_store_url.removeprefix("file://"))
+    return root / str(rows[0][0]).removesuffix(f"/{MANIFEST}")
 
 
 def assert_no_trained_failure(platform: Platform, job: Job) -> None:
