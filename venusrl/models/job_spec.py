@@ -140,9 +140,9 @@ class Scheduling(SpecPart):
 
 
 class EvaluationSampling(SpecPart):
-    """What differs from training's sampling."""
+    """What differs from training's sampling; temperature 0 is greedy."""
 
-    temperature: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=10.0)] | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     max_tokens_per_turn: PositiveInt | None = None
 
