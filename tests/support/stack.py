@@ -24,7 +24,7 @@ from typing import Any, Final
 import psutil
 import psycopg
 
-from infra.process import ProcessIdentity
+from infra.process import ProcessIdentity, dying_with_parent
 from infra.settings import FAST_INTERVALS, INTERVAL_VARIABLES, VARIABLES
 from tests.support import processes
 from tests.support.failpoints import ArmedFailpoints
@@ -93,7 +93,11 @@ class Stack:
         self._ready_file = home / "ready.json"
         with (home / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
-                (sys.executable, "-m", "supervisor.up", "--ready-file", str(self._ready_file)),
+                # A test run that is killed must not leave a platform behind.
+                dying_with_parent(
+                    (sys.executable, "-m", "supervisor.up", "--ready-file", str(self._ready_file)),
+                    signal.SIGTERM,
+                ),
                 cwd=TREE,
                 env=plan.environ_in(home),
                 stdin=subprocess.DEVNULL,
