@@ -173,6 +173,7 @@ async def test_a_killed_process_is_a_crash_with_its_signal() -> None:
     async with running(CALC) as environment:
         key = await opened(environment)
         os.kill(environment.pid, signal.SIGKILL)
+        await eventually(lambda: environment.fault is not None)
         with pytest.raises(EnvironmentCrashed) as caught:
             await environment.reply(key, 0, ADD)
         assert caught.value.cause == "process_killed"
