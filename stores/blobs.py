@@ -15,9 +15,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from domain.errors import ObjectNotWritten, PayloadUnreadable
-
-if TYPE_CHECKING:
-    from obstore import GetOptions
+from infra.logging import get_logger
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -60,7 +58,7 @@ class Blobs:
             if sha256(await self.read(path)) != blob.sha:
                 raise FileExistsError(path) from None
         except (BaseError, OSError) as error:
-            raise ObjectNotWritten(f"{path}: {error}") from error
+            raise ObjectNotWritten(_said(path, error)) from error
         return blob
 
     async def read(self, path: str, sha: str | None = None) -> bytes:
@@ -69,7 +67,7 @@ class Blobs:
             result = await obstore.get_async(self._store, path)
             data = bytes(await result.bytes_async())
         except (BaseError, FileNotFoundError, OSError) as error:
-            raise PayloadUnreadable(f"{path}: {error}") from error
+            raise PayloadUnreadable(_said(path, error)) from error
         if sha is not None and sha256(data) != sha:
             raise PayloadUnreadable(f"{path}: content does not match its recorded sha256")
         return data
@@ -85,7 +83,7 @@ class Blobs:
             async for chunk in result.stream():
                 yield bytes(chunk)
         except (BaseError, FileNotFoundError, OSError) as error:
-            raise PayloadUnreadable(f"{path}: {error}") from error
+            raise PayloadUnreadable(_said(path, error)) from error
 
     async def delete(self, path: str) -> None:
         """Delete the object; a missing one is fine."""
@@ -93,3 +91,11 @@ class Blobs:
             await obstore.delete_async(self._store, path)
         except FileNotFoundError:
             return
+
+
+def _said(path: str, error: Exception) -> str:
+    """A cause that tenants may read; where the store lies stands only in the log."""
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: not found"
+    get_logger().warning("object.failed", path=path, cause=str(error))
+    return f"{path}: the object store failed ({type(error).__name__})"

@@ -38,9 +38,7 @@ ENGINE_VARIABLE: Final = "VENUS_ENGINE"
 SCRIPT_VARIABLE: Final = "VENUS_ENGINE_SCRIPT"
 
 
-def scripted_engine(
-    attempt_id: AttemptId, environ: Mapping[str, str] | None = None
-) -> Path | None:
+def scripted_engine(attempt_id: AttemptId, environ: Mapping[str, str] | None = None) -> Path | None:
     """The script that this attempt replays instead of running a model; None outside tests.
 
     Where the variable names a folder, it is `ATTEMPT.json` there, and attempts without one run

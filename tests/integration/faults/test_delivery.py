@@ -35,7 +35,7 @@ from workers.rollout.seams import SYNC_CHUNK
 
 pytestmark = [pytest.mark.integration, requires("postgres", "valkey", "bwrap")]
 
-STEPS: Final = 12
+STEPS: Final = 10
 FILE_WRITTEN: Final = "checkpoint.file_written"
 NAME: Final = "delivered twice"
 
@@ -72,8 +72,12 @@ def told(platform: Platform) -> Iterator[Told]:
         f"{FILE_WRITTEN}@trainer=kill,count={THIRD_FILE_OF_A_SAVE}",
         f"{FAILPOINT_BEFORE_CLAIM}@keeper=drop,times=*",
     )
-    sampling = {"temperature": 0.6, "max_tokens_per_turn": 16}
-    spec = job_spec(NAME, rollout={"sampling": sampling}, stop={"max_steps": STEPS})
+    rollout = {
+        "group_size": 8,
+        "groups_per_batch": 1,
+        "sampling": {"temperature": 0.6, "max_tokens_per_turn": 16},
+    }
+    spec = job_spec(NAME, rollout=rollout, stop={"max_steps": STEPS})
     try:
         with platform.running(spec) as job:
             skipped = lambda: [*client.jobs.events(job.id, types=["checkpoint.skipped"])]  # noqa: E731
@@ -184,7 +188,9 @@ def test_a_half_written_and_a_rotten_checkpoint_are_passed_over_and_said_so(told
     skipped = [*client.jobs.events(told.job.id, types=["checkpoint.skipped"])]
     assert len(told.platform.stack.failpoints.fired(FILE_WRITTEN)) == 1
     assert [event.body["step"] for event in skipped] == [2, told.paused_at]
-    assert all(event.body["cause"] for event in skipped)
+    assert "not found" in skipped[0].body["cause"]
+    assert "recorded sha256" in skipped[1].body["cause"]
+    assert not [event for event in skipped if str(told.platform.stack.home) in str(event.body)]
     listed = [*client.checkpoints.list(told.job.id)]
     assert {one.state for one in listed} <= {"ready", "expired"}
     assert max(one.step for one in listed if one.state == "ready") == STEPS
