@@ -164,6 +164,21 @@ def database_time(url: str) -> datetime:
     return now
 
 
+def forget_former_run(url: str) -> None:
+    """End leases and leadership that a former run of this home left behind.
+
+    Only for the embedded database, whose every client was a child of the former supervisor and
+    died with it; the lock of the home says that there is no other supervisor. Without it a second
+    start waits for their time limits.
+    """
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "UPDATE host_lease SET lease_until = clock_timestamp() - interval '1 second'"
+            " WHERE owner IS NOT NULL AND lease_until > clock_timestamp()"
+        )
+        connection.execute("UPDATE leadership SET address = ''")
+
+
 def has_leader(url: str, since: datetime) -> bool:
     """Whether somebody has led since then: a standby counts as ready once there is a leader."""
     query = "SELECT 1 FROM leadership WHERE heartbeat_at >= %s"

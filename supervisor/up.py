@@ -146,6 +146,8 @@ async def _serve(
     if not is_current(plan.settings.database_url):
         say("migrating the database")
         await run_to_end(services.migration(plan), layout.logs / "migrate.log")
+    if plan.cluster is not None:
+        services.forget_former_run(plan.settings.database_url)
     starting = asyncio.create_task(supervisor.start(services.own_services(plan)))
     try:
         key = await _admin_key(plan)
