@@ -8,6 +8,7 @@ ours then runs between fork and exec, where a lock held by another thread would 
 """
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ WRAPPER: Final = Path(__file__).with_name("pdeathsig.py")
 
 STAT_START_TIME: Final = 22 - 3
 """Index of `starttime` in /proc/PID/stat, counted after the closing bracket of the command name."""
+
+NO_PROCESS: Final = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
+"""Answers of pidfd_open to a pid that is free, or by now the number of some process's thread."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -86,8 +90,10 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
     """A pidfd of exactly this process; None when it is gone. The caller closes it."""
     try:
         descriptor = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        if error.errno in NO_PROCESS:
+            return None
+        raise
     if identify(identity.pid) == identity:
         return descriptor
     os.close(descriptor)

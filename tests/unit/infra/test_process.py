@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,19 @@ def test_a_reused_pid_is_not_signalled() -> None:
     assert not is_running(stranger)
     assert open_pidfd(stranger) is None
     assert not send_signal(stranger, signal.SIGKILL)
+
+
+def test_a_pid_that_became_the_number_of_a_thread_is_gone() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        assert open_pidfd(ProcessIdentity(thread.native_id, 1)) is None
+        assert not send_signal(ProcessIdentity(thread.native_id, 1), signal.SIGKILL)
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_zombie_is_not_running() -> None:
