@@ -45,8 +45,8 @@ GONE_WITHIN_S: Final = 20.0
 
 LOG_TAIL_BYTES: Final = 5000
 
-QUICK_PROGRESS: Final = {"VENUS_PROGRESS_DECODE_S": "8", "VENUS_PROGRESS_SYNC_S": "20"}
-"""Short, so that a stopped host is found soon; yet an engine gets 8 s for new weights on busy cores."""
+QUICK_PROGRESS: Final = {"VENUS_PROGRESS_DECODE_S": "8", "VENUS_PROGRESS_SYNC_S": "30"}
+"""A stopped host is found soon, yet an engine gets 12 s for its first weights, on crowded cores."""
 
 
 @dataclass(frozen=True, slots=True)
