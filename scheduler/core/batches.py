@@ -16,8 +16,14 @@ from scheduler.core.state import Pass
 
 
 def fill(run: Pass, job: JobRecord) -> None:
-    """Assign what may be assigned to the step being filled; the B-th assignment closes it."""
+    """Assign what may be assigned to the step being filled; the B-th assignment closes it.
+
+    Only while the job runs: the trainer finds members by query, so a step that became full while the
+    job pauses would be made after the pause's checkpoint, by a trainer that is being released.
+    """
     if job.committed >= job.plan.max_steps or job.policy is None or not job.batch_is_old:
+        return
+    if not job.is_running:
         return
     drop_overdue(run, job)
     job.batch_is_old = False

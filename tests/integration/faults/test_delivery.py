@@ -213,6 +213,16 @@ def test_a_sync_that_failed_is_made_good_and_labels_stay_true(told: Told) -> Non
     assert max(version for version in newest if version is not None) > 1
 
 
+def test_no_step_is_made_between_a_pause_and_its_resume(told: Told) -> None:
+    shown = [
+        event.body.get("state") or event.type
+        for event in told.platform.client.jobs.events(
+            told.job.id, types=["job.state", "step.committed"]
+        )
+    ]
+    assert shown[shown.index("paused") + 1] == "resuming"
+
+
 def test_the_job_has_ended_once(told: Told) -> None:
     states = [
         event.body["state"]

@@ -3,6 +3,7 @@
 import pytest
 
 from domain.commands import (
+    AssignGroup,
     CloseRollout,
     CloseStep,
     DropGroup,
@@ -92,6 +93,7 @@ def test_a_pause_waits_for_open_work_then_checkpoints_and_releases() -> None:
     while any(g.is_unfinished for g in bench.job().groups.values()):
         bench.play_open(1)
     assert len(bench.opened()) == before
+    assert not [a for a in bench.found(AssignGroup, bench.commands) if a.step == 2]
     assert len(bench.found(CloseStep, bench.commands)) == 1, "a full step waits for the resume"
     asked = bench.found(WriteCheckpoint, bench.commands)
     assert [(c.step, c.reason) for c in asked] == [(1, "pause")]
