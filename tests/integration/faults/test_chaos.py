@@ -1,14 +1,15 @@
 """Each fault of the chaos environment, seen by a user: the documented end and verdict, never a zero.
 
 One job meets all faults that leave its environment's process alive, each on a task of its own, beside
-healthy tasks; the faults that end the process strike every task of a second job, at the same time.
+healthy tasks; each fault that ends the process strikes every task of another job, at the same time.
 `docs/reference/chaos-environment.md` is the table that both are held to.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -91,11 +92,12 @@ def task_of(fault: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Both jobs, started together."""
+    """All jobs, started together."""
 
     platform: Platform
     every_fault: Job
-    killers: Job
+    killers: Mapping[str, Job]
+    """By fault."""
 
     def struck(self, fault: str) -> tuple[Group, list[Rollout]]:
         """The group of a fault's task and its rollouts, once the job is over."""
@@ -122,19 +124,23 @@ def jobs(platform: Platform) -> Iterator[Jobs]:
     }
     by_task = {task_of(fault): {fault: 1.0} for fault in FAULTS}
     every_fault = chaos_job("every fault", {"by_task": by_task}, rollout=rollout)
-    kills = {f"train-{i:04d}": {fault: 1.0} for i, fault in enumerate([*KILLERS] * 20)}
-    killers = chaos_job(
-        "killers",
-        {"by_task": kills, "n_tasks": len(kills)},
-        rollout={
-            "group_size": 2,
-            "groups_per_batch": len(KILLERS),
-            "on_failure": {"tries": TRIES},
-            "pause_job_if_failed_share": 0.5,
-        },
-    )
-    with platform.running(every_fault, script) as first, platform.running(killers) as second:
-        yield Jobs(platform, first, second)
+    with ExitStack() as running:
+        first = running.enter_context(platform.running(every_fault, script))
+        killers = {
+            fault: running.enter_context(platform.running(killing_job(fault))) for fault in KILLERS
+        }
+        yield Jobs(platform, first, killers)
+
+
+def killing_job(fault: str) -> dict[str, Any]:
+    """A job whose environment ends its process at the first turn of every rollout."""
+    rollout = {
+        "group_size": 2,
+        "groups_per_batch": 1,
+        "on_failure": {"tries": TRIES},
+        "pause_job_if_failed_share": 0.5,
+    }
+    return chaos_job(fault, {"faults": {fault: 1.0}}, rollout=rollout)
 
 
 @pytest.mark.parametrize(("fault", "cause"), FAILED_TRIES.items())
@@ -210,32 +216,35 @@ def test_healthy_tasks_beside_the_faults_are_trained_and_a_real_zero_stays_a_zer
     assert_one_point_per_step(jobs.platform, jobs.every_fault)
 
 
-def test_an_environment_that_kills_its_process_pauses_its_job_with_the_reason(jobs: Jobs) -> None:
+@pytest.mark.parametrize(("fault", "cause"), KILLERS.items())
+def test_an_environment_that_ends_its_process_pauses_its_job_with_the_reason(
+    jobs: Jobs, fault: str, cause: str
+) -> None:
     """F20: a bounded number of starts, then a cause; F22: told through the client as an error."""
-    paused = jobs.platform.settled(jobs.killers)
-    assert paused.state == "paused"
+    job = jobs.killers[fault]
+    assert jobs.platform.settled(job).state == "paused"
     with pytest.raises(JobPaused, match="failed_share"):
-        jobs.platform.client.jobs.wait(jobs.killers.id)
-    rollouts = [one for one in jobs.platform.rollouts(jobs.killers) if one.end is not None]
-    assert rollouts
-    assert {one.end for one in rollouts} <= {"env_failed", "cancelled"}
-    tries = [each for one in rollouts for each in one.tries if each.end == "env_failed"]
-    for cause in KILLERS.values():
-        assert any(cause in each.cause for each in tries), cause
-    assert all(len(one.tries) <= TRIES + 1 for one in rollouts)
-    assert not [one for one in rollouts if one.verdict == "scored"]
+        jobs.platform.client.jobs.wait(job.id)
+    rollouts = [one for one in jobs.platform.rollouts(job) if one.end is not None]
+    assert {one.end for one in rollouts} == {"env_failed"}
+    assert {one.verdict for one in rollouts} == {"unscorable"}
+    for one in rollouts:
+        failed = [each for each in one.tries if each.counts]
+        assert len(failed) == TRIES
+        assert all(cause in each.cause for each in failed)
+        assert one.disposition.startswith("dropped")
 
 
 def test_a_spinning_neighbour_delays_no_turn_of_another_job(jobs: Jobs) -> None:
     """F22: user code has a process of its own; no turn beside it lasted as long as one spin."""
-    jobs.platform.settled(jobs.killers)
+    jobs.platform.settled(jobs.killers["spin"])
     for one in jobs.platform.client.rollouts.list(jobs.every_fault.id, disposition="trained(1)"):
         for turn in jobs.platform.client.rollouts.trajectory(one.id).turns:
             assert turn["tool_s"] < SPIN_S
 
 
 def test_every_rollout_is_in_the_ledger_once(jobs: Jobs) -> None:
-    for job in (jobs.every_fault, jobs.killers):
+    for job in (jobs.every_fault, *jobs.killers.values()):
         jobs.platform.settled(job)
         ledger = jobs.platform.client.jobs.ledger(job.id)
         assert ledger.rollouts == sum(line.rollouts for line in ledger.lines)
