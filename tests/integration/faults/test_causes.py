@@ -207,7 +207,7 @@ def test_a_start_whose_checkpoint_is_gone_fails_with_its_cause(platform: Platfor
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "failpoint",
     [
