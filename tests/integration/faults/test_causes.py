@@ -7,6 +7,7 @@ Each stage fails in a way of its own: the package, its task list, the start, the
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,11 @@ from venusrl.client import EnvironmentInvalid, Invalid, JobFailed, OperationFail
 from venusrl.models.checkpoints import Checkpoint
 from venusrl.models.jobs import Job
 
-pytestmark = [pytest.mark.integration, requires("postgres", "valkey", "bwrap")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    requires("postgres", "valkey", "bwrap"),
+]
 
 MANIFEST: Final = """
 name = "{name}"
@@ -142,13 +147,24 @@ def test_a_task_list_that_cannot_be_loaded_fails_the_job_with_its_cause(
         assert_told(platform, job, code, hint)
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A job of two steps that succeeded, and the checkpoint of each."""
+
+    job: Job
+    first: Checkpoint
+    last: Checkpoint
+
+
 @pytest.fixture(scope="module")
-def trained(platform: Platform) -> Iterator[Checkpoint]:
-    """The checkpoint of a job of one step."""
-    spec = chaos_job("trained", {}, rollout={"group_size": 2, "groups_per_batch": 1})
+def trained(platform: Platform) -> Iterator[Trained]:
+    """What can be looked at and started from."""
+    rollout = {"group_size": 2, "groups_per_batch": 1}
+    spec = chaos_job("trained", {}, rollout=rollout, stop={"max_steps": 2})
     with platform.running(spec, {member(0): [said("a99;")], member(1): [said("a+;")]}) as job:
         platform.succeeded(job)
-        yield next(platform.client.checkpoints.list(job.id))
+        first, last = platform.client.checkpoints.list(job.id)
+        yield Trained(job, first, last)
 
 
 @pytest.mark.parametrize(
@@ -156,21 +172,21 @@ def trained(platform: Platform) -> Iterator[Checkpoint]:
     [("", 8), (" ", 8), ("\n\t", 8), ("\u3000", 8), ("12+07", 0), ("12+07", -1), ("1" * 4001, 8)],
 )
 def test_a_prompt_that_no_engine_may_see_is_refused_at_the_gateway(
-    platform: Platform, trained: Checkpoint, prompt: str, max_tokens: int
+    platform: Platform, trained: Trained, prompt: str, max_tokens: int
 ) -> None:
     with pytest.raises(Invalid) as caught:
-        platform.client.checkpoints.generate(trained.id, prompt, max_tokens=max_tokens)
+        platform.client.checkpoints.generate(trained.last.id, prompt, max_tokens=max_tokens)
     assert caught.value.status == 422
     assert {one.pointer for one in caught.value.errors} <= {"/prompt", "/max_tokens"}
 
 
 @pytest.mark.parametrize("field", ["token_ids", "ids", "messages"])
 def test_ids_are_not_taken_where_only_text_is(
-    platform: Platform, trained: Checkpoint, field: str
+    platform: Platform, trained: Trained, field: str
 ) -> None:
     """Only BOS, empty ids, an id beyond the vocabulary: there is no way in for any of them."""
     answer = httpx.post(
-        f"{platform.client.base_url}/v1/checkpoints/{trained.id}/generate",
+        f"{platform.client.base_url}/v1/checkpoints/{trained.last.id}/generate",
         json={"prompt": "12+07", field: [10**9]},
         headers=platform.authorization(),
         timeout=60.0,
@@ -180,30 +196,27 @@ def test_ids_are_not_taken_where_only_text_is(
 
 
 def test_a_prompt_of_unknown_characters_or_too_long_harms_nobody(
-    platform: Platform, trained: Checkpoint
+    platform: Platform, trained: Trained
 ) -> None:
     with pytest.raises(OperationFailed) as caught:
-        platform.client.checkpoints.generate(trained.id, "1" * 400, max_tokens=8)
+        platform.client.checkpoints.generate(trained.last.id, "1" * 400, max_tokens=8)
     assert caught.value.code == "context_overflow"
-    strange = platform.client.checkpoints.generate(trained.id, "\u00e4\U0001f600", max_tokens=4)
+    strange = platform.client.checkpoints.generate(
+        trained.last.id, "\u00e4\U0001f600", max_tokens=4
+    )
     assert strange.sampled_tokens <= 4
-    plain = platform.client.checkpoints.generate(trained.id, "12+07", max_tokens=8)
+    plain = platform.client.checkpoints.generate(trained.last.id, "12+07", max_tokens=8)
     assert plain.sampled_tokens >= 1
 
 
-def test_a_start_whose_checkpoint_is_gone_fails_with_its_cause(platform: Platform) -> None:
+def test_a_start_whose_checkpoint_is_gone_fails_with_its_cause(
+    platform: Platform, trained: Trained
+) -> None:
     """F25, F22: nothing of the attempt is left from which it could begin otherwise."""
-    spec = chaos_job(
-        "gone", {}, rollout={"group_size": 2, "groups_per_batch": 1}, stop={"max_steps": 2}
-    )
-    with platform.running(spec, {member(0): [said("a99;")], member(1): [said("a+;")]}) as job:
-        platform.succeeded(job)
-        first = next(platform.client.checkpoints.list(job.id))
-        assert first.step == 1
-        (checkpoint_folder(platform, first.id) / "model.safetensors").unlink()
-        again = platform.client.jobs.restart(job.id, first.id)
-        assert again.attempt == 2
-        assert_told(platform, again, "checkpoint_unreadable", "model.safetensors")
+    (checkpoint_folder(platform, trained.first.id) / "model.safetensors").unlink()
+    again = platform.client.jobs.restart(trained.job.id, trained.first.id)
+    assert (again.attempt, trained.first.step) == (2, 1)
+    assert_told(platform, again, "checkpoint_unreadable", "model.safetensors")
 
 
 @pytest.mark.slow

@@ -26,7 +26,11 @@ from venusrl.client import JobPaused
 from venusrl.models.jobs import Job
 from venusrl.models.rollouts import Group, Rollout
 
-pytestmark = [pytest.mark.integration, requires("postgres", "valkey", "bwrap")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    requires("postgres", "valkey", "bwrap"),
+]
 
 TRIES: Final = 2
 

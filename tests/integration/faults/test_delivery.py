@@ -33,7 +33,11 @@ from venusrl.models.jobs import Job
 from workers.keeper import FAILPOINT_BEFORE_CLAIM
 from workers.rollout.seams import SYNC_CHUNK
 
-pytestmark = [pytest.mark.integration, requires("postgres", "valkey", "bwrap")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    requires("postgres", "valkey", "bwrap"),
+]
 
 STEPS: Final = 10
 FILE_WRITTEN: Final = "checkpoint.file_written"

@@ -26,7 +26,11 @@ from venusrl.client import JobFailed, JobPaused
 from venusrl.models.jobs import Job
 from venusrl.models.rollouts import Rollout, Trajectory
 
-pytestmark = [pytest.mark.integration, requires("postgres", "valkey", "bwrap")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    requires("postgres", "valkey", "bwrap"),
+]
 
 CONTEXT: Final = 80
 GROUP: Final = 8
