@@ -69,12 +69,16 @@ class Patience:
     jitter: Callable[[float, float], float] = random.uniform
 
     def pause(self, attempt: int, retry_after: str | None = None) -> None:
-        """Wait before the next try (0-based): what the server asks for, else with back-off."""
-        if retry_after is not None and retry_after.isdigit():
-            self.sleep(min(float(retry_after), RETRY_AFTER_MAX_S))
-            return
+        """Wait before the next try (0-based): with back-off, and no less than the server asks for.
+
+        A server whose database is away asks for a second each time; a restart may take longer than
+        a second a try.
+        """
         longest = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2**attempt)
-        self.sleep(self.jitter(longest / 2, longest))
+        pause = self.jitter(longest / 2, longest)
+        if retry_after is not None and retry_after.isdigit():
+            pause = max(pause, min(float(retry_after), RETRY_AFTER_MAX_S))
+        self.sleep(pause)
 
 
 class Transport:

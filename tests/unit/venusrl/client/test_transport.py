@@ -62,6 +62,15 @@ def test_the_server_says_when_to_try_again() -> None:
     assert script.slept == [7.0]
 
 
+def test_pauses_grow_although_the_server_asks_for_a_short_one_each_time() -> None:
+    away = problem(503, "unavailable")
+    away.headers["Retry-After"] = "1"
+    script = Script([away])
+    with pytest.raises(Unavailable):
+        script.client(tries=7).jobs.get("job_1")
+    assert script.slept == [1.0, 1.0, 1.0, 2.0, 4.0, 8.0]
+
+
 def test_a_refusal_is_not_tried_again() -> None:
     script = Script([problem(409, "job_ended")])
     with pytest.raises(Conflict):
