@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 from infra.settings import BadSettingError, Settings
 from supervisor.demo_platform import Address, Platform, PlatformFailed
 from supervisor.demo_report import Start, Summary, failure_lines, look, report, summarize, verdict
-from supervisor.services import TREE
+from supervisor.probes import TREE
 from venusrl._spec import read_spec
 from venusrl.cli.watch import follow, screen_for_output
 from venusrl.client import Client, Patience, VenusError

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from infra.process import dying_with_parent
-from supervisor.services import TREE
+from supervisor.probes import TREE
 from supervisor.up import STATE_FILE
 
 READY_WITHIN_S: Final = 240.0

@@ -25,6 +25,13 @@ DISK_BYTES_MIN: Final = 2 * 1024**3
 
 BWRAP_VARIABLE: Final = "VENUS_BWRAP_BIN"
 
+TREE: Final = Path(__file__).resolve().parent.parent
+"""Root of the source tree, from which children import our packages."""
+
+
+class NoSandboxError(RuntimeError):
+    """No sandbox starts on this machine; says why and what to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -57,13 +64,12 @@ def working_bwrap() -> Path | None:
     return next(works, None)
 
 
+@cache
 def bwrap_failure(program: Path) -> str | None:
-    """Why this program cannot build all namespaces, its own /proc and no network; None if it can."""
-    command = [
-        str(program), "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/",
-        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true",
-    ]  # fmt: skip
-    return _failure_of(command)
+    """Why no sandbox starts with this program; None if one did, forked as the node agent does."""
+    path = os.pathsep.join(filter(None, (str(TREE), os.environ.get("PYTHONPATH", ""))))
+    environ = {**os.environ, BWRAP_VARIABLE: str(program), "PYTHONPATH": path}
+    return _failure_of([sys.executable, "-m", "sandboxes.runtimes.process.probe"], environ)
 
 
 def probe_python() -> Finding:
@@ -114,10 +120,15 @@ def probe_bwrap() -> Finding:
     return Finding("sandboxes", False, True, detail, remedy)
 
 
-def _failure_of(command: list[str]) -> str | None:
+def _failure_of(command: list[str], environ: Mapping[str, str]) -> str | None:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+            command,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

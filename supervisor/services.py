@@ -16,12 +16,16 @@ from infra.settings import Settings
 from supervisor.launch import Launch
 from supervisor.layout import Layout
 from supervisor.postgres import Cluster, plan_cluster
-from supervisor.probes import BWRAP_VARIABLE, is_port_free, working_bwrap
+from supervisor.probes import (
+    BWRAP_VARIABLE,
+    TREE,
+    NoSandboxError,
+    is_port_free,
+    probe_bwrap,
+    working_bwrap,
+)
 from supervisor.processes import Service
 from supervisor.valkey import Broker, plan_broker
-
-TREE: Final = Path(__file__).resolve().parent.parent
-"""Root of the source tree; children run here, so that its folders are their import packages."""
 
 HTTP_TIMEOUT_S: Final = 1.0
 """A readiness answer slower than this is asked for again."""
@@ -62,7 +66,13 @@ class Plan:
 
 
 def make_plan(settings: Settings) -> Plan:
-    """Fill in addresses: embedded servers where no URL is given, a free port if ours is taken."""
+    """Fill in addresses: embedded servers where no URL is given, a free port if ours is taken.
+
+    Raises NoSandboxError, and what the embedded servers' plans raise.
+    """
+    sandboxes = probe_bwrap()
+    if not sandboxes.is_ok:
+        raise NoSandboxError(f"{sandboxes.detail}; {sandboxes.remedy}")
     layout = Layout(settings.home).make()
     cluster = None if settings.database_url else plan_cluster(layout)
     broker = None if settings.broker_url else plan_broker(layout)

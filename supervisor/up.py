@@ -26,6 +26,7 @@ from supervisor import services
 from supervisor.account import NoAccountError
 from supervisor.layout import Layout, UnsafeFolderError
 from supervisor.postgres import ClusterVersionError, PostgresFailedError, PostgresMissingError
+from supervisor.probes import NoSandboxError
 from supervisor.processes import StartError, Supervisor, run_to_end, say
 from supervisor.valkey import ValkeyMissingError
 
@@ -44,6 +45,7 @@ class AlreadyUpError(RuntimeError):
 EXPECTED_FAILURES: Final = (
     ClusterVersionError,
     NoAccountError,
+    NoSandboxError,
     PostgresFailedError,
     PostgresMissingError,
     StartError,

@@ -413,7 +413,8 @@ def serve() -> None:
 
 
 def main() -> None:
-    """Set the limits, say hello, serve."""
+    """Close the host's files that came along, set the limits, say hello, serve."""
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     limit(*(int(text) for text in sys.argv[1:5]))
     os.makedirs(HOME + "/.tmp", exist_ok=True)
     send([b"hello", b"%d" % PROTOCOL, sys.version.split()[0].encode()])

@@ -5,6 +5,7 @@ closes it with that end, so work that kills what runs it ends after N starts. Ov
 batches a failed share above the job's limit pauses the job and says why.
 """
 
+from collections import Counter
 from typing import Final
 
 from domain.commands import CloseRollout, DropGroup, EndTry, NoteJob
@@ -30,7 +31,7 @@ def fail_try(
     """End the current try for an infrastructure reason; start the next one or close the rollout."""
     end, cause = failure
     rollout.failed_tries += 1
-    count_try(run, job, is_failure=True)
+    count_try(run, job, f"{end}: {cause}")
     is_last = rollout.failed_tries >= job.plan.tries
     end_try(
         run,
@@ -134,23 +135,33 @@ def least_usable(job: JobRecord, group: GroupRecord) -> int:
     return max(min(job.plan.min_group_size, group.size), 1)
 
 
-def count_try(run: Pass, job: JobRecord, is_failure: bool) -> None:
+def count_try(run: Pass, job: JobRecord, failure: str | None) -> None:
     """Fold one try into the failed share; above the limit the job asks to pause."""
     window = FAILED_SHARE_BATCHES * job.plan.groups_per_batch * job.plan.group_size
-    job.tries.append(is_failure)
-    job.failed_tries += is_failure
+    job.tries.append(failure)
+    job.failed_tries += failure is not None
     if len(job.tries) > window:
-        job.failed_tries -= job.tries.popleft()
+        job.failed_tries -= job.tries.popleft() is not None
     share = job.failed_tries / len(job.tries)
     if len(job.tries) < window or share <= job.plan.pause_if_failed_share or job.pause_wanted:
         return
     limit = job.plan.pause_if_failed_share
-    job.pause_wanted = f"failed_share: {share:.2f} of the last {window} tries, limit {limit:.2f}"
+    causes = Counter(cause for cause in job.tries if cause is not None)
+    cause, count = causes.most_common(1)[0]
+    most = f"{count} of them {cause}"
+    job.pause_wanted = (
+        f"failed_share: {share:.2f} of the last {window} tries, limit {limit:.2f}; {most}"
+    )
     run.emit(
         NoteJob(
             job_id=job.plan.job_id,
             type="job.failed_share",
-            body=(("share", f"{share:.4f}"), ("limit", f"{limit:.4f}"), ("tries", str(window))),
+            body=(
+                ("share", f"{share:.4f}"),
+                ("limit", f"{limit:.4f}"),
+                ("tries", str(window)),
+                ("cause", cause),
+            ),
         )
     )
     run.touch(job)

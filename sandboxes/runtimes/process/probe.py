@@ -1,0 +1,47 @@
+"""Whether a sandbox starts here: `python -m sandboxes.runtimes.process.probe`.
+
+Forks one exactly as the node agent does, runs code in it and destroys it. Exits 0 when it did;
+otherwise 1, with the cause on standard error.
+"""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from domain.ids import AttemptId, group_id
+from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
+from sandboxes.ports import ForkFailed, SandboxSpec
+from sandboxes.runtimes.process.runtime import ProcessRuntime
+from venusrl.env.sandbox import ExecResult, PythonRequest, SandboxError
+
+ATTEMPT: Final = AttemptId("att_probe")
+KEY: Final = MemberKey(ATTEMPT, group_id(ATTEMPT, 0), 0, 1, SandboxPurpose.AGENT)
+
+
+async def probe() -> None:
+    """Start, use and end one sandbox. Raises ForkFailed or SandboxError."""
+    with tempfile.TemporaryDirectory(prefix="venus-probe-") as folder:
+        runtime = ProcessRuntime(Path(folder, "guest"))
+        try:
+            (sandbox,) = await runtime.fork([SandboxSpec(KEY, "probe", 0, SandboxLimits())])
+            result = await sandbox.call(PythonRequest("print(6 * 7)"))
+        finally:
+            await runtime.close()
+    if not isinstance(result, ExecResult) or result.stdout != b"42\n":
+        raise SandboxError("lost", f"it answered {result!r}")
+
+
+def main() -> int:
+    """Command-line entry."""
+    try:
+        asyncio.run(probe())
+    except (ForkFailed, SandboxError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
