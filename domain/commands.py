@@ -139,6 +139,7 @@ class GradeGroup:
     grade_epoch: int
     node: HostId
     node_epoch: int
+    purpose: Purpose
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from domain.events import HeldRollout
 from domain.ids import AttemptId, GroupId, HostId, RolloutId
 from domain.policy import PolicyRef
 from domain.sandbox import ForkMember, SandboxLimits
-from domain.states import HostKind
+from domain.states import HostKind, Purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +187,14 @@ class ReleaseAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Grade a closed group: everything else is read from Postgres and the object store."""
+    """Grade a closed group: everything else is read from Postgres and the object store.
+
+    `purpose` orders those that wait: a batch may need a training group, nothing an evaluation.
+    """
 
     group_id: GroupId
     grade_epoch: int
+    purpose: Purpose = Purpose.TRAIN
 
 
 # Rollout host <-> node agent

@@ -184,7 +184,7 @@ class Executor:
                     effects.frames.append((command.node, command.node_epoch, frame))
             case c.GradeGroup():
                 await coordination.raise_grade_epoch(connection, command)
-                grade = wire.Grade(command.group_id, command.grade_epoch)
+                grade = wire.Grade(command.group_id, command.grade_epoch, command.purpose)
                 effects.frames.append((command.node, command.node_epoch, grade))
             case c.DropGroup():
                 await coordination.drop_group(connection, command)

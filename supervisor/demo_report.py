@@ -27,7 +27,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The numbers of one demo. Scores are means of held-out tasks; times are seconds."""
+    """The numbers of one demo. Scores are means of held-out tasks; times are seconds.
+
+    `train_s` runs from the job's start to its last step. Training overlaps the first evaluation, so
+    that one is not taken off; the last begins after the last step.
+    """
 
     job_id: str
     state: str
@@ -72,7 +76,7 @@ def summarize(client: Client, snapshot: Snapshot, start: Start) -> Summary:
     before, after = _first_and_last(evaluations)
     checkpoint = newest_checkpoint(client, job)
     evaluation_s = sum(one.seconds for one in evaluations)
-    job_s = _between(job.started_at, job.ended_at)
+    steps_at = _step_times(client, job)
     return Summary(
         job_id=job.id,
         state=job.state,
@@ -84,11 +88,11 @@ def summarize(client: Client, snapshot: Snapshot, start: Start) -> Summary:
         tasks=after.tasks if after else 0,
         unscorable=sum(one.unscorable for one in evaluations),
         steps=after.step if after else len(snapshot.curve),
-        job_s=job_s,
+        job_s=_between(job.started_at, job.ended_at),
         evaluation_s=round(evaluation_s, 3),
-        train_s=None if job_s is None else round(job_s - evaluation_s, 3),
+        train_s=_between(job.started_at, steps_at[-1] if steps_at else None),
         time_to_ready_s=round(start.time_to_ready_s, 3),
-        time_to_first_step_s=_between(start.at, _first_step_at(client, job)),
+        time_to_first_step_s=_between(start.at, steps_at[0] if steps_at else None),
         reward_curve=[round(value, 6) for value in snapshot.curve],
         checkpoint_id=checkpoint.id if checkpoint else None,
         checkpoint_sha=checkpoint.weights_sha if checkpoint else None,
@@ -140,7 +144,7 @@ def report(summary: Summary, seen: Look | None, api: str) -> list[str]:
         f"  ({summary.tasks} tasks)",
         "job": f"{api}/v1/jobs/{summary.job_id}",
         "checkpoint": f"{summary.checkpoint_id or 'none'}  weights {summary.checkpoint_sha or '-'}",
-        "time": f"{_seconds(summary.train_s)} training, {_seconds(summary.evaluation_s)} "
+        "time": f"{_seconds(summary.train_s)} to the last step, {_seconds(summary.evaluation_s)} "
         f"evaluation; ready after {_seconds(summary.time_to_ready_s)}, "
         f"first step after {_seconds(summary.time_to_first_step_s)}",
     }
@@ -181,9 +185,9 @@ def _rise(before: Evaluation | None, after: Evaluation | None) -> float | None:
     return round(after.score - before.score, 6)
 
 
-def _first_step_at(client: Client, job: Job) -> datetime | None:
-    events = client.jobs.events(job.id, types=("step.committed",))
-    return next((event.created_at for event in events), None)
+def _step_times(client: Client, job: Job) -> list[datetime]:
+    """When each step was committed, in order."""
+    return [one.created_at for one in client.jobs.events(job.id, types=("step.committed",))]
 
 
 def _between(start: datetime | None, end: datetime | None) -> float | None:

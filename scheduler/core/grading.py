@@ -140,6 +140,7 @@ def _grade_command(group: GroupRecord, node: HostRecord) -> GradeGroup:
         grade_epoch=group.grade_epoch,
         node=node.host_id,
         node_epoch=node.epoch,
+        purpose=group.purpose,
     )
 
 

@@ -28,6 +28,7 @@ from infra.clock import Clock
 from infra.codec import from_msgpack, to_msgpack
 from infra.logging import get_logger
 from infra.names import payload_path
+from infra.room import Room
 from stores.blobs import Blobs
 from stores.system.grading import ClosedMember, GroupToGrade, commit_verdicts, read_group
 from stores.unit_of_work import Database, HostFence
@@ -89,7 +90,7 @@ class Grader:
     notify: Callable[[object], None]
     clock: Clock
     _running: dict[GroupId, tuple[int, "asyncio.Task[None]"]] = field(default_factory=dict)
-    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(GRADINGS_MAX))
+    _room: Room = field(default_factory=lambda: Room(GRADINGS_MAX))
     _splits: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def grade(self, frame: Grade) -> None:
@@ -127,7 +128,7 @@ class Grader:
 
     async def _run(self, frame: Grade) -> None:
         try:
-            async with self._room:
+            async with self._room.place(int(frame.purpose is Purpose.EVALUATION)):
                 graded = await self._graded(frame)
         except FencedOut as late:
             get_logger().info("grade.overtaken", group_id=frame.group_id, cause=str(late))

@@ -29,6 +29,9 @@ GUEST_UID: Final = 1000
 """Inside only; outside it is the unprivileged uid that runs the sandbox."""
 
 AGENT_PATH: Final = "/run/agent.pyc"
+SETPRIV: Final = "/usr/bin/setpriv"
+"""Of util-linux, which no Debian or Ubuntu is without."""
+
 UID_BASE: Final = 1_900_000_000
 """Uids of sandboxes start here, above what user databases and our environments' processes use."""
 
@@ -126,12 +129,14 @@ def find_interpreter() -> Interpreter:
 
 
 def drops_root(interpreter: Interpreter) -> bool:
-    """Whether sandboxes run under another uid: as root, if everybody can reach the interpreter.
+    """Whether sandboxes run under another uid: as root, if everybody can reach the interpreter and
+    a program can change the uid.
 
     Without it, as root, the kernel does not count a sandbox's processes; the runtime does.
     """
     prefix = interpreter.prefix
-    return os.getuid() == 0 and (prefix is None or is_reachable(prefix))
+    is_able = os.getuid() == 0 and os.access(SETPRIV, os.X_OK)
+    return is_able and (prefix is None or is_reachable(prefix))
 
 
 def fresh_uid() -> int:
@@ -189,10 +194,17 @@ class Installation:
             os.close(fd)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    @property
-    def executable(self) -> str:
-        """Path by which a child that inherits our descriptors can start bubblewrap."""
-        return f"/proc/self/fd/{self._bwrap}"
+    def command(self, launch: Launch) -> list[str]:
+        """The whole command of a child that inherits our descriptors.
+
+        A program changes the uid, not `Popen`: with a uid to change, Python copies our page tables
+        for every child, which holds up the event loop for 10 ms and more.
+        """
+        words = [f"/proc/self/fd/{self._bwrap}", *launch.words]
+        if not self.drops_root:
+            return words
+        uid = str(fresh_uid())
+        return [SETPRIV, "--reuid", uid, "--regid", uid, "--clear-groups", "--", *words]
 
     @property
     def variables(self) -> dict[str, str]:
@@ -207,7 +219,7 @@ class Installation:
     def describe(self, launch: Launch, spec: SandboxSpec, info_fd: int) -> None:
         """Write the command line of one sandbox; its fd 0 must be the agent's socket."""
         limits = spec.limits
-        launch.words += ["bwrap", *_ISOLATION, "--hostname", spec.hostname]
+        launch.words += [*_ISOLATION, "--hostname", spec.hostname]
         launch.words += ["--info-fd", str(info_fd), "--clearenv", *_environment(spec)]
         launch.words += _system_root()
         launch.file(self._agent, AGENT_PATH)

@@ -19,7 +19,7 @@ from typing import Final
 from domain.sandbox import MemberKey
 from sandboxes.ports import EventKind, ForkFailed, SandboxEvent, SandboxSpec, SandboxStats
 from sandboxes.runtimes.guest_link import GuestLink
-from sandboxes.runtimes.process.bwrap import Installation, Launch, fresh_uid
+from sandboxes.runtimes.process.bwrap import Installation, Launch
 from sandboxes.runtimes.process.usage import UsageReader
 from venusrl.env.sandbox import (
     ExecRequest,
@@ -189,20 +189,15 @@ async def start(
 def _spawn(
     spec: SandboxSpec, installation: Installation, agent_socket: socket.socket, info_fd: int
 ) -> subprocess.Popen[bytes]:
-    launch, uid = Launch(), fresh_uid() if installation.drops_root else None
-    no_groups: list[int] | None = None if uid is None else []
+    launch = Launch()
     try:
         installation.describe(launch, spec, info_fd)
         return subprocess.Popen(
-            launch.words,
-            executable=installation.executable,
+            installation.command(launch),
             stdin=agent_socket.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=installation.passed(launch, info_fd),
-            user=uid,
-            group=uid,
-            extra_groups=no_groups,
             env=installation.variables,
         )
     finally:

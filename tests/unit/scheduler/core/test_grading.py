@@ -6,7 +6,7 @@ from domain.commands import AssignGroup, DropGroup, GradeGroup, NoteJob
 from domain.events import GradeFailed, GroupGraded
 from domain.ids import node_host_id
 from domain.plan import AfterTries, OnNoSignal
-from domain.states import DropReason, JobState
+from domain.states import DropReason, JobState, Purpose
 from scheduler.core import grading
 from scheduler.core.records import GroupPhase, GroupRecord
 from scheduler.core.refusals import RefusalReason
@@ -26,7 +26,7 @@ def close_all(bench: Bench, ordinal: int = 0) -> GroupRecord:
 def test_the_last_close_asks_the_groups_own_node_for_verdicts() -> None:
     bench = Bench.running()
     close_all(bench)
-    assert bench.found(GradeGroup) == [GradeGroup(gid(0), 1, node_host_id(0), 1)]
+    assert bench.found(GradeGroup) == [GradeGroup(gid(0), 1, node_host_id(0), 1, Purpose.TRAIN)]
 
 
 def test_a_failed_grading_is_asked_again_under_the_next_epoch() -> None:
