@@ -12,7 +12,8 @@ async def _visit(room: Room, priority: int, name: str, log: list[str]) -> None:
 
 
 async def test_the_lowest_priority_goes_first_then_who_came_first() -> None:
-    room, log = Room(1), []
+    room = Room(1)
+    log: list[str] = []
     async with room.place(0):
         visits = [
             asyncio.create_task(_visit(room, priority, name, log))
@@ -40,7 +41,8 @@ async def test_no_more_than_size_are_inside() -> None:
 
 
 async def test_who_is_cancelled_while_waiting_or_just_served_leaves_the_place_to_others() -> None:
-    room, log = Room(1), []
+    room = Room(1)
+    log: list[str] = []
     holder = room.place(0)
     await holder.__aenter__()
     waiting = asyncio.create_task(_visit(room, 0, "waiting", log))

@@ -40,6 +40,9 @@ CHECKPOINT: Mapping[str, Any] = {
 FIRST_STEP: Mapping[str, Any] = {
     "id": 3, "type": "step.committed", "body": {"step": 1}, "created_at": "2026-11-29T12:00:10Z",
 }  # fmt: skip
+LAST_STEP: Mapping[str, Any] = {
+    "id": 9, "type": "step.committed", "body": {"step": 45}, "created_at": "2026-11-29T12:01:30Z",
+}  # fmt: skip
 
 ROLLOUT: Mapping[str, Any] = {
     "id": "ro_1", "group_id": "grp_1", "job_id": "job_1", "index": 0, "purpose": "evaluation",
@@ -73,7 +76,7 @@ def routes(
         "GET /v1/jobs/job_1": [job or job_json()],
         "GET /v1/jobs/job_1/evaluations": [page(*evaluations)],
         "GET /v1/jobs/job_1/checkpoints": [page({**CHECKPOINT, "step": 20}, CHECKPOINT)],
-        "GET /v1/jobs/job_1/events": [page(FIRST_STEP)],
+        "GET /v1/jobs/job_1/events": [page(FIRST_STEP, LAST_STEP)],
         "GET /v1/jobs/job_1/rollouts": [page(ROLLOUT)],
         "GET /v1/rollouts/ro_1/trajectory": [TRAJECTORY],
         "POST /v1/checkpoints/ckpt_1/generate": [Answer(OPERATION, 202)],
@@ -157,7 +160,7 @@ def test_the_report_names_job_checkpoint_answer_and_times() -> None:
         "0.050 -> 0.850",
         "http://api/v1/jobs/job_1",
         "ckpt_1  weights ab",
-        "90.0 s training, 10.0 s evaluation; ready after 4.5 s, first step after 20.0 s",
+        "90.0 s to the last step, 10.0 s evaluation; ready after 4.5 s, first step after 20.0 s",
         "user[12+07] assistant[c12+07;] tool[19] assistant[19]",
         "┤",
     ):
@@ -170,7 +173,7 @@ def test_a_failed_job_says_why_and_what_happened_last() -> None:
     with scripted_api(routes([], job)) as api, Client(api.address, "vrl_t") as client:
         lines = failure_lines(client, Job.model_validate(job))
     assert lines[1] == "failure diverged of trainer: lower the learning rate"
-    assert "step.committed" in lines[2]
+    assert all("step.committed" in line for line in lines[2:])
 
 
 def test_options_change_seed_and_control_and_nothing_else(tmp_path: Path) -> None:
