@@ -41,14 +41,14 @@ FIRST_STEP: Mapping[str, Any] = {
     "id": 3, "type": "step.committed", "body": {"step": 1}, "created_at": "2026-11-29T12:00:10Z",
 }  # fmt: skip
 LAST_STEP: Mapping[str, Any] = {
-    "id": 9, "type": "step.committed", "body": {"step": 45}, "created_at": "2026-11-29T12:01:30Z",
+    "id": 9, "type": "step.committed", "body": {"step": 45}, "created_at": "2026-11-29T12:01:31Z",
 }  # fmt: skip
 
 ROLLOUT: Mapping[str, Any] = {
     "id": "ro_1", "group_id": "grp_1", "job_id": "job_1", "index": 0, "purpose": "evaluation",
     "task_id": "test-0000", "current_try": 1, "hop": 1, "end": "done", "verdict": "scored",
     "reward": 1.0, "disposition": "evaluated(45)", "turns": 2, "tokens": 20, "sampled_tokens": 9,
-    "created_at": "2026-11-29T12:01:30Z",
+    "created_at": "2026-11-29T12:01:31Z",
 }  # fmt: skip
 
 TRAJECTORY: Mapping[str, Any] = {
