@@ -36,7 +36,10 @@ check: venv  ## formatting, lint, types, import contracts, architecture, OpenAPI
 	$(PY) scripts/openapi.py --check
 
 accept: venv  ## whole jobs and measured times; FULL=1 for every seed and cell
-	FULL=$(FULL) OMP_NUM_THREADS=1 $(PY) -m pytest -m accept --timeout 3600 -s
+	@failed=0; export FULL=$(FULL); \
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m accept --timeout 3600 -s --ignore tests/accept/recovery || failed=1; \
+	$(PYTEST) --dist load -m accept tests/accept/recovery || failed=1; \
+	exit $$failed
 
 openapi: venv  ## write docs/reference/openapi.json from the API
 	$(PY) scripts/openapi.py

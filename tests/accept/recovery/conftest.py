@@ -1,33 +1,30 @@
-"""One matrix a run, and its table at the end."""
+"""One matrix for each test process, and one table of all cells at the end."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.accept.recovery.cells import seed
-from tests.accept.recovery.runner import Matrix
-
-_matrix = Matrix()
+from tests.accept.recovery.runner import CELL_PROPERTY, HELD, Matrix
 
 
 @pytest.fixture(scope="session")
 def matrix() -> Iterator[Matrix]:
     """The shared stack; it is stopped, and looked over, after the last cell."""
-    yield _matrix
-    _matrix.close()
+    made = Matrix()
+    yield made
+    made.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line a cell: failpoint, victim, seconds, result."""
-    if not _matrix.outcomes:
+    """One line a cell: failpoint, strike and victim, seconds, result."""
+    reports = [one for kind in ("passed", "failed") for one in terminalreporter.getreports(kind)]
+    rows = [row for one in reports for name, row in one.user_properties if name == CELL_PROPERTY]
+    if not rows:
         return
     terminalreporter.section(f"recovery matrix, drawn by {seed()[:12]}")
-    for outcome in _matrix.outcomes:
-        cell = outcome.cell
-        what = f"{cell.strike.value} {cell.victim or ''}".strip()
-        result = outcome.result.splitlines()[0][:60]
-        terminalreporter.write_line(
-            f"{cell.failpoint.name:32}  {what:36}  {outcome.seconds:6.1f} s  {result}"
-        )
-    total = sum(outcome.seconds for outcome in _matrix.outcomes)
-    terminalreporter.write_line(f"{len(_matrix.outcomes)} cells in {total:.0f} s")
+    for failpoint, what, seconds, result in sorted(rows):
+        terminalreporter.write_line(f"{failpoint:32}  {what:36}  {seconds:6.1f} s  {result}")
+    total = sum(seconds for _, _, seconds, _ in rows)
+    held = sum(result == HELD for _, _, _, result in rows)
+    terminalreporter.write_line(f"{held} of {len(rows)} cells held, {total:.0f} s of cells")

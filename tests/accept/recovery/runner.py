@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,37 +33,33 @@ HOLD_S: Final = 1.5
 ENGINES: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A line of the closing table."""
+CELL_PROPERTY: Final = "cell"
+"""Under this name a test reports its row of the closing table, from whichever process it runs in."""
 
-    cell: Cell
-    seconds: float
-    result: str
+HELD: Final = "ok"
 
 
 @dataclass(slots=True)
 class Matrix:
     """One stack shared by the cells of a run; a cell that fails takes the stack with it."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
     _stack: Stack | None = None
     _number: int = 0
 
-    def run(self, cell: Cell) -> None:
-        """Run one cell; a failure carries the logs of what ran meanwhile."""
+    def run(self, cell: Cell, record: Callable[[str, object], None]) -> None:
+        """Run one cell and record its row; a failure carries the logs of what ran meanwhile."""
         stack = self._ready_stack()
         marks, began = stack.log_marks(), time.monotonic()
         self._number += 1
         try:
             run_cell(stack, cell, f"cell-{self._number}")
         except BaseException as error:
-            seconds = time.monotonic() - began
-            self.outcomes.append(Outcome(cell, seconds, f"{type(error).__name__}: {error}"))
+            first_line = f"{type(error).__name__}: {error}".splitlines()[0][:60]
+            record(CELL_PROPERTY, _row(cell, began, first_line))
             logs = stack.logs_since(marks)
             self._give_up(stack)
             raise AssertionError(f"{cell.name}: {error}\n{logs}") from error
-        self.outcomes.append(Outcome(cell, time.monotonic() - began, "ok"))
+        record(CELL_PROPERTY, _row(cell, began, HELD))
 
     def close(self) -> None:
         """Stop the stack; nothing of it may be left."""
@@ -85,6 +81,11 @@ class Matrix:
         """The home stays for whoever looks into the failure."""
         self._stack = None
         stack.abandon()
+
+
+def _row(cell: Cell, began: float, result: str) -> tuple[str, str, float, str]:
+    what = f"{cell.strike.value} {cell.victim or ''}".strip()
+    return cell.failpoint.name, what, round(time.monotonic() - began, 1), result
 
 
 def run_cell(stack: Stack, cell: Cell, ticket: str) -> None:

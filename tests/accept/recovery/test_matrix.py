@@ -1,5 +1,7 @@
 """Every cell of this run ends with a job that succeeded and a ledger that adds up."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.accept.recovery.cells import Cell, drawn_cells
@@ -14,5 +16,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("cell", drawn_cells(), ids=lambda cell: cell.name)
-def test_a_job_ends_whole_whatever_strikes(matrix: Matrix, cell: Cell) -> None:
-    matrix.run(cell)
+def test_a_job_ends_whole_whatever_strikes(
+    matrix: Matrix, cell: Cell, record_property: Callable[[str, object], None]
+) -> None:
+    matrix.run(cell, record_property)
