@@ -49,6 +49,7 @@ CODES: Final = frozenset(
         "forbidden",
         "http_error",
         "idempotency_conflict",
+        "in_use",
         "internal",
         "invalid",
         "job_active",

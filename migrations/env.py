@@ -5,7 +5,7 @@ import os
 from alembic import context
 from sqlalchemy import Connection, create_engine
 
-from stores.tables import metadata
+from stores.asset_tables import metadata
 from stores.unit_of_work import sqlalchemy_url
 
 

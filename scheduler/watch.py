@@ -29,7 +29,7 @@ from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
 from stores import events as job_events
 from stores.blobs import Blobs
-from stores.system import coordination, jobs, leases, preparation
+from stores.system import assets, coordination, jobs, leases, preparation
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
@@ -132,6 +132,7 @@ class ChoreWatch:
         async with self._database.begin(self._fence) as connection:
             due = await preparation.due_operations(connection, CHORE_AGAIN_S, CHORE_DEAD_S)
             await preparation.settle_failed(connection)
+            await assets.settle_failed(connection)
         for operation in due:
             await wake(self._broker, CHORE_TASK, [operation])
 

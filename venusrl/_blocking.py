@@ -1,8 +1,10 @@
 """The nouns of the blocking client: each verb by name, its code in the noun's own module."""
 
 from venusrl._checkpoints import AsyncCheckpoints, AsyncOperations
-from venusrl._environments import AsyncEnvironments, AsyncModels
+from venusrl._datasets import AsyncDatasets
+from venusrl._environments import AsyncEnvironments
 from venusrl._jobs import AsyncJobs
+from venusrl._models import AsyncModels
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
 from venusrl._surface import Surface, blocking, each
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
@@ -26,6 +28,8 @@ class Keys(Surface[AsyncKeys]):
     """`client.keys`."""
 
     create = blocking(AsyncKeys.create)
+    rotate = blocking(AsyncKeys.rotate)
+    get = blocking(AsyncKeys.get)
     list = each(AsyncKeys.list)
     revoke = blocking(AsyncKeys.revoke)
 
@@ -48,6 +52,25 @@ class Models(Surface[AsyncModels]):
 
     list = each(AsyncModels.list)
     get = blocking(AsyncModels.get)
+    upload = blocking(AsyncModels.upload)
+    from_checkpoint = blocking(AsyncModels.from_checkpoint)
+    from_hub = blocking(AsyncModels.from_hub)
+    wait = blocking(AsyncModels.wait)
+    delete = blocking(AsyncModels.delete)
+
+
+class Datasets(Surface[AsyncDatasets]):
+    """`client.datasets`."""
+
+    create = blocking(AsyncDatasets.create)
+    push = blocking(AsyncDatasets.push)
+    wait = blocking(AsyncDatasets.wait)
+    list = each(AsyncDatasets.list)
+    get = blocking(AsyncDatasets.get)
+    versions = each(AsyncDatasets.versions)
+    version = blocking(AsyncDatasets.version)
+    preview = blocking(AsyncDatasets.preview)
+    delete = blocking(AsyncDatasets.delete)
 
 
 class Jobs(Surface[AsyncJobs]):

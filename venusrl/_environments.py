@@ -1,4 +1,4 @@
-"""Environments and their versions; models of the registry."""
+"""Environments and their versions."""
 
 import os
 from collections.abc import AsyncIterator
@@ -9,7 +9,6 @@ from venusrl._archive import name_in_archive, name_in_folder, pack
 from venusrl._errors import EnvironmentInvalid, WaitTimeout
 from venusrl._lists import iterate, read
 from venusrl._transport import Request, Transport
-from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.environments import Environment, EnvironmentVersion
 
 ENVIRONMENTS = "/v1/environments"
@@ -82,18 +81,3 @@ class AsyncEnvironments:
         """One version with its state, findings and numbers of tasks."""
         path = f"{ENVIRONMENTS}/{name}/versions/{number}"
         return await read(self._transport, Request("GET", path), EnvironmentVersion)
-
-
-class AsyncModels:
-    """`client.models`: what a job can start from."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def list(self) -> AsyncIterator[BaseModelInfo]:
-        """All models of the registry."""
-        return iterate(self._transport, "/v1/models", {}, BaseModelInfo)
-
-    async def get(self, name: str) -> BaseModelInfo:
-        """One model."""
-        return await read(self._transport, Request("GET", f"/v1/models/{name}"), BaseModelInfo)

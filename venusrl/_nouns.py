@@ -3,8 +3,10 @@
 from typing import Any
 
 from venusrl._checkpoints import AsyncCheckpoints, AsyncOperations
-from venusrl._environments import AsyncEnvironments, AsyncModels
+from venusrl._datasets import AsyncDatasets
+from venusrl._environments import AsyncEnvironments
 from venusrl._jobs import AsyncJobs
+from venusrl._models import AsyncModels
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
 from venusrl._transport import Request, Transport
@@ -19,6 +21,7 @@ class Nouns:
         self.projects = AsyncProjects(transport)
         self.keys = AsyncKeys(transport)
         self.environments = AsyncEnvironments(transport)
+        self.datasets = AsyncDatasets(transport)
         self.models = AsyncModels(transport)
         self.jobs = AsyncJobs(transport)
         self.groups = AsyncGroups(transport)

@@ -71,6 +71,23 @@ class AsyncKeys:
                 return key
             await self.revoke(key.id)
 
+    async def get(self, key_id: str) -> Key:
+        """One key, without its secret."""
+        return await read(self._transport, Request("GET", f"{KEYS}/{key_id}"), Key)
+
+    async def rotate(self, key_id: str, *, grace_s: int = 0) -> KeyCreated:
+        """A new key in the place of an old one, which ends after `grace_s` seconds.
+
+        Its `secret` is shown in this answer only. When that answer is lost the new key, whose secret
+        nobody knows, is rotated in its turn.
+        """
+        while True:
+            request = Request("POST", f"{KEYS}/{key_id}/rotate", body={"grace_s": grace_s})
+            key = await read(self._transport, request, KeyCreated)
+            if key.secret:
+                return key
+            key_id, grace_s = key.id, 0
+
     def list(self, organization_id: str | None = None) -> AsyncIterator[Key]:
         """Keys of the organization, without secrets."""
         return iterate(self._transport, KEYS, {"organization_id": organization_id}, Key)

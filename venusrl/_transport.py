@@ -41,12 +41,17 @@ TRIED_AGAIN: Final = frozenset({429, 502, 503, 504})
 """Statuses that say: nothing is wrong with the request, later."""
 
 
+UPLOAD_ANSWER_S: Final = 600.0
+"""The answer to an upload comes when all of it is stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file of this machine as the body of a request, read anew at each try."""
+    """A body of pieces, bytes or files of this machine; files are read anew at each try."""
 
-    path: Path
+    pieces: tuple[bytes | Path, ...]
     size: int
+    media_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +209,10 @@ class Transport:
         if request.body is not None:
             extra["json"] = request.body
         if isinstance(request.content, Upload):
-            extra["content"] = self._wire.file(request.content.path)
+            extra["content"] = self._wire.body(request.content.pieces)
+            extra["timeout"] = httpx.Timeout(UPLOAD_ANSWER_S, connect=10.0)
             headers["Content-Length"] = str(request.content.size)
+            headers["Content-Type"] = request.content.media_type
         elif request.content is not None:
             extra["content"] = request.content
         return self._wire.build(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
@@ -45,8 +45,8 @@ class Wire(Protocol):
     async def aside(self, act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run what takes long on this machine."""
 
-    def file(self, path: Path) -> Any:
-        """A file as the content of a request."""
+    def body(self, pieces: Sequence[bytes | Path]) -> Any:
+        """Bytes and files as the content of a request."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -92,9 +92,9 @@ class BlockingWire:
         """Run it here."""
         return act(*args, **kwargs)
 
-    def file(self, path: Path) -> Any:
-        """A file in chunks."""
-        return _chunks_of(path)
+    def body(self, pieces: Sequence[bytes | Path]) -> Any:
+        """All pieces in chunks."""
+        return _chunks_of(pieces)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -139,9 +139,9 @@ class AsyncWire:
         """Run it on a thread."""
         return await asyncio.to_thread(act, *args, **kwargs)
 
-    def file(self, path: Path) -> Any:
-        """A file in chunks, read on a thread."""
-        return _chunks_aside(path)
+    def body(self, pieces: Sequence[bytes | Path]) -> Any:
+        """All pieces in chunks, read on a thread."""
+        return _chunks_aside(pieces)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -152,13 +152,17 @@ def _block(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _chunks_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as content:
-        while chunk := content.read(CHUNK_BYTES):
-            yield chunk
+def _chunks_of(pieces: Sequence[bytes | Path]) -> Iterator[bytes]:
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            yield piece
+            continue
+        with piece.open("rb") as content:
+            while chunk := content.read(CHUNK_BYTES):
+                yield chunk
 
 
-async def _chunks_aside(path: Path) -> AsyncIterator[bytes]:
-    with path.open("rb") as content:
-        while chunk := await asyncio.to_thread(content.read, CHUNK_BYTES):
-            yield chunk
+async def _chunks_aside(pieces: Sequence[bytes | Path]) -> AsyncIterator[bytes]:
+    chunks = _chunks_of(pieces)
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk

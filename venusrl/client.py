@@ -21,6 +21,7 @@ import httpx
 
 from venusrl._blocking import (
     Checkpoints,
+    Datasets,
     Environments,
     Groups,
     Jobs,
@@ -33,15 +34,18 @@ from venusrl._blocking import (
 )
 from venusrl._errors import (
     ApiError,
+    AssetInvalid,
     Conflict,
     ConnectionFailed,
     CorruptDownload,
+    DatasetInvalid,
     EnvironmentInvalid,
     Forbidden,
     Invalid,
     JobCancelled,
     JobFailed,
     JobPaused,
+    ModelInvalid,
     NotFound,
     OperationFailed,
     PackageError,
@@ -51,6 +55,7 @@ from venusrl._errors import (
     TooLarge,
     Unauthorized,
     Unavailable,
+    UploadUnreadable,
     VenusError,
     WaitTimeout,
 )
@@ -62,17 +67,20 @@ from venusrl._waiting import Waiting
 
 __all__ = [
     "ApiError",
+    "AssetInvalid",
     "AsyncClient",
     "Client",
     "Conflict",
     "ConnectionFailed",
     "CorruptDownload",
+    "DatasetInvalid",
     "EnvironmentInvalid",
     "Forbidden",
     "Invalid",
     "JobCancelled",
     "JobFailed",
     "JobPaused",
+    "ModelInvalid",
     "NotFound",
     "OperationFailed",
     "PackageError",
@@ -84,6 +92,7 @@ __all__ = [
     "TooLarge",
     "Unauthorized",
     "Unavailable",
+    "UploadUnreadable",
     "VenusError",
     "WaitTimeout",
     "Waiting",
@@ -118,6 +127,7 @@ class Client(Surface[Nouns]):
         self.projects = Projects(nouns.projects)
         self.keys = Keys(nouns.keys)
         self.environments = Environments(nouns.environments)
+        self.datasets = Datasets(nouns.datasets)
         self.models = Models(nouns.models)
         self.jobs = Jobs(nouns.jobs)
         self.groups = Groups(nouns.groups)

@@ -6,9 +6,10 @@ from typing import Any
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
+from api.jobs.sources import base_named, known_datasets
 from api.jobs.validation import Outcome, Surroundings, validate
+from api.models.service import bases, known_refs
 from api.problems import Problem, conflict, invalid, not_found
-from api.system.registry import models
 from domain.states import TERMINAL, JobState
 from infra.names import PREPARE_JOB
 from stores import checkpoints, environments, events, jobs
@@ -70,7 +71,14 @@ async def check(
         name: list(await environments.versions(connection, caller.project_id, name))
         for name in names
     }
-    return validate(body, Surroundings(models(), versions, gateway.settings))
+    around = Surroundings(
+        await bases(connection, gateway, caller.project_id, base_named(body)),
+        versions,
+        gateway.settings,
+        model_refs=await known_refs(connection, caller.project_id),
+        datasets=await known_datasets(connection, caller.project_id, body),
+    )
+    return validate(body, around)
 
 
 def validation_of(outcome: Outcome) -> Validation:

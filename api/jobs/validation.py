@@ -1,13 +1,14 @@
 """From a submitted spec to findings and a normalised spec with every `auto` resolved and explained."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from api.jobs.hints import spec_findings
+from api.jobs.sources import check_datasets
 from api.problems import Finding, escaped, near_names
 from infra.settings import Settings
 from venusrl.models.checkpoints import BaseModelInfo
@@ -31,6 +32,10 @@ class Surroundings:
     environments: Mapping[str, list[Any]]
     """Version rows by environment name, oldest first."""
     settings: Settings
+    model_refs: Sequence[str] = ()
+    """Names and references of the project's models, for near names."""
+    datasets: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Version rows of the project's datasets that the spec names, oldest first."""
 
 
 @dataclass(slots=True)
@@ -113,7 +118,7 @@ def _is_unicode(text: str) -> bool:
 def _check_model(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:
     model = around.models.get(spec.model.base)
     if model is None:
-        near = near_names(spec.model.base, list(around.models))
+        near = near_names(spec.model.base, [*around.models, *around.model_refs])
         message = f"There is no model {spec.model.base!r}."
         outcome.error("/model/base", "unknown_model", message, f"See GET /v1/models.{near}")
         return
@@ -146,7 +151,8 @@ def _check_environment(
     if not number:
         reason = "the newest ready version"
         outcome.resolved.append((pointer, f"{name}@{version.version}", reason))
-    _check_splits(spec, version.splits, outcome)
+    provided = check_datasets(spec, normal, around.datasets, outcome)
+    _check_splits(spec, {**version.splits, **provided}, outcome)
 
 
 def _check_splits(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:

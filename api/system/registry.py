@@ -1,6 +1,7 @@
 """Models of the registry: the built-in folders' configurations, read without torch."""
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -16,14 +17,17 @@ def models() -> dict[str, BaseModelInfo]:
     found = {}
     for config in sorted(BUILTIN.glob("*/config.json")):
         read = json.loads(config.read_text())
-        name = config.parent.name
-        found[name] = BaseModelInfo(
-            name=name, context_tokens=int(read["max_position_embeddings"]), parameters=_size(read)
-        )
+        found[config.parent.name] = info_of(config.parent.name, read)
     return found
 
 
-def _size(config: dict[str, int]) -> int:
+def info_of(name: str, config: Mapping[str, int]) -> BaseModelInfo:
+    """What a model's configuration says of it."""
+    context = int(config["max_position_embeddings"])
+    return BaseModelInfo(name=name, context_tokens=context, parameters=_size(config))
+
+
+def _size(config: Mapping[str, int]) -> int:
     """Parameters of a Llama-like decoder from its configuration."""
     width, inner = config["hidden_size"], config["intermediate_size"]
     head = config.get("head_dim", width // config["num_attention_heads"])

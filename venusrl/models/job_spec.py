@@ -38,6 +38,13 @@ class Model(SpecPart):
     context_tokens: Annotated[int, Field(ge=16, le=1_000_000)] | None = None
 
 
+class DatasetUse(SpecPart):
+    """A dataset whose rows are tasks; `ref` is `name` or `name@version`. Mixed by weight."""
+
+    ref: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}(@[0-9]{1,9})?$")]
+    weight: Annotated[float, Field(gt=0.0, le=1_000_000.0)] = 1.0
+
+
 class EnvironmentUse(SpecPart):
     """One environment of a job; `ref` is `name` or `name@version`."""
 
@@ -45,6 +52,7 @@ class EnvironmentUse(SpecPart):
     weight: Annotated[float, Field(gt=0.0)] = 1.0
     config: dict[str, Any] = Field(default_factory=dict)
     split: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")] = "train"
+    datasets: Annotated[list[DatasetUse], Field(max_length=16)] = Field(default_factory=list)
     limit: PositiveInt | None = None
     shuffle: bool = True
     max_turns: Annotated[int, Field(ge=1, le=1000)] | None = None

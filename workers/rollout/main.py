@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from domain.errors import FencedOut, StoreUnavailable
+from domain.errors import FencedOut, NotFound, PayloadUnreadable, StoreUnavailable
 from domain.ids import AttemptId
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
@@ -19,7 +19,8 @@ from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.system.rollouts import HostedJob, job_of
 from stores.unit_of_work import Database, HostFence
-from workers.models.folder import ModelFolder, builtin_path, read_folder
+from workers.models.folder import ModelFolder, read_folder
+from workers.models.sources import base_folder
 from workers.rollout.agent_client import AgentPool
 from workers.rollout.closing import Closer
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
@@ -55,7 +56,13 @@ async def serve(context: HostContext) -> None:
     blobs = Blobs(settings.object_store_url)
     job = await _read(database, attempt_id)
     spec = read_spec(job.spec, job.manifests, settings.limits.context_tokens)
-    folder = read_folder(builtin_path(spec.model.base))
+    scratch = scratch_folder(settings.home, context)
+    base = scratch.parent / f"base-e{context.epoch}"
+    try:
+        path = await base_folder(database, blobs, attempt_id, spec.model.base, base)
+    except (NotFound, PayloadUnreadable) as error:
+        raise context.fault(f"base model: {error}") from error
+    folder = read_folder(path)
     engine = await asyncio.to_thread(
         make_engine, spec.model.base, folder, settings.limits, scripted_engine(attempt_id)
     )
@@ -88,7 +95,7 @@ async def serve(context: HostContext) -> None:
             set_mode=set_mode,
         ),
         SyncPlan(
-            scratch_folder(settings.home, context),
+            scratch,
             settings.intervals.progress_sync_s * SYNC_SHARE,
         ),
     )

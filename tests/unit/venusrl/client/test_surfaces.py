@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ LOST = httpx.ReadError("the answer was lost")
 class Never:
     """Something to wait for."""
 
-    def __await__(self) -> Iterator[None]:
+    def __await__(self) -> Generator[None, None, None]:
         yield
 
 
