@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from api.examples import add_examples
 from api.problems import CODES, MEDIA_TYPE
 from venusrl.models.common import ProblemDocument
 from venusrl.models.job_spec import JobSpec
@@ -76,6 +77,7 @@ def _complete(document: Json) -> None:
         if path not in OPEN_PATHS:
             operation["security"] = [{"bearer": []}, {"header": []}]
     _describe_bodies(document["paths"])
+    add_examples(document["paths"])
 
 
 ADDED: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
