@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from domain.rows import ROW_ID_CHARS_MAX, key_of, normalised
 from venusrl.env.messages import Task
 from venusrl.env.wire import BadRecord, task_from_json
+from workers.chores.row_text import ROW_ID_CHARS_MAX, key_of, normalised
 
 LINE_BYTES_MAX: Final = 1 << 20
 """Of one row; a longer one would not fit a model's context by far."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.rows import normalised
 from workers.chores import dataset_rows
 from workers.chores.dataset_rows import check_splits, lines_of
+from workers.chores.row_text import normalised
 
 
 def lines(path: Path, *content: bytes) -> Path:
