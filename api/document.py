@@ -5,6 +5,7 @@ uploads and downloads, and how to authenticate.
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -112,8 +113,8 @@ def _describe_problems(operation: Json) -> None:
 
 
 def _describe_bodies(paths: Json) -> None:
-    spec = {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}}
     for path in ("/v1/jobs", "/v1/jobs/validate"):
+        spec = {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}}
         paths[path]["post"]["requestBody"] = {"required": True, "content": spec}
     upload = paths["/v1/environments/{name}/versions"]["post"]
     upload["requestBody"] = {"required": True, "content": {"application/gzip": BINARY}}
@@ -123,7 +124,7 @@ def _describe_bodies(paths: Json) -> None:
         "required": True,
         "content": {"multipart/form-data": {"schema": splits}},
     }
-    paths["/v1/models"]["post"]["requestBody"] = {"required": True, "content": MODEL_BODY}
+    paths["/v1/models"]["post"]["requestBody"] = {"required": True, "content": deepcopy(MODEL_BODY)}
     events = paths["/v1/jobs/{job_id}/events"]["get"]["responses"]["200"]["content"]
     # One server-sent event's data; the stream ends with an event named `end`.
     events["text/event-stream"] = {"itemSchema": {"$ref": "#/components/schemas/Event"}}
