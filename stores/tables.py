@@ -372,6 +372,7 @@ evaluation = Table(
     Column("unscorable", Integer, nullable=False),
     Column("score", Double),
     Column("seconds", Double, nullable=False),
+    Column("estimates", JSONB, nullable=False, server_default=text("'[]'")),
     _created(),
     PrimaryKeyConstraint("attempt_id", "step"),
 )

@@ -24,7 +24,6 @@ LATER_FIELDS: Final = frozenset(
         "/algorithm/task_sampling",
         "/evaluation/environments",
         "/evaluation/select_best",
-        "/checkpoints/keep_best",
         "/checkpoints/ttl_days",
         "/checkpoints/export",
         "/resources/trainer_gpus",

@@ -6,9 +6,9 @@ whether the last file, the manifest, was reached.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, and_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,7 +17,7 @@ from domain.states import Purpose
 from stores import events
 from stores import tables as t
 
-checkpoint, step_table = t.checkpoint, t.train_step
+checkpoint, step_table, evaluation = t.checkpoint, t.train_step, t.evaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class CheckpointRow:
     weights_sha: str
     next_ordinal: int
     unconsumed: tuple[int, ...]
+    score: float | None = None
+    """Of the evaluation of its step, where that was asked for and has ended."""
 
 
 async def begin_writing(connection: AsyncConnection, row: CheckpointRow) -> None:
@@ -101,13 +103,18 @@ async def mark_expired(connection: AsyncConnection, checkpoint_id: CheckpointId)
 async def of_attempt(
     connection: AsyncConnection, attempt_id: AttemptId
 ) -> tuple[CheckpointRow, ...]:
-    """Checkpoints of an attempt that are not expired, the newest first."""
+    """Checkpoints of an attempt that are not expired, the newest first, with their scores."""
+    is_its = and_(
+        evaluation.c.attempt_id == checkpoint.c.attempt_id, evaluation.c.step == checkpoint.c.step
+    )
     query = (
-        select(checkpoint)
+        select(checkpoint, evaluation.c.score)
+        .outerjoin(evaluation, is_its)
         .where(checkpoint.c.attempt_id == attempt_id, checkpoint.c.state != "expired")
         .order_by(checkpoint.c.step.desc(), checkpoint.c.id.desc())
     )
-    return tuple(_row(row) for row in await connection.execute(query))
+    rows = await connection.execute(query)
+    return tuple(replace(_row(row), score=row.score) for row in rows)
 
 
 async def named(

@@ -17,7 +17,10 @@ class File(Answer):
 
 
 class Checkpoint(Answer):
-    """A checkpoint that was read back whole before it became `ready`."""
+    """A checkpoint that was read back whole before it became `ready`.
+
+    `score` is that of the evaluation of its step, None where there was none.
+    """
 
     id: str
     job_id: str
@@ -26,6 +29,7 @@ class Checkpoint(Answer):
     state: str
     reason: str
     weights_sha: str
+    score: float | None = None
     files: list[File] = Field(default_factory=list)
     created_at: datetime
 

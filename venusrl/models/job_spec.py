@@ -158,10 +158,14 @@ class Evaluation(SpecPart):
 
 
 class Checkpoints(SpecPart):
-    """When checkpoints are written, besides the end, a pause and a cancel; how many stay."""
+    """When checkpoints are written, besides the end, a pause and a cancel; how many stay.
+
+    `keep_best` counts by the score of the evaluation of a checkpoint's step.
+    """
 
     every_steps: PositiveInt = 20
     keep_last: Annotated[int, Field(ge=2, le=1000)] = 2
+    keep_best: Annotated[int, Field(ge=0, le=1000)] = 1
 
 
 class EngineRange(SpecPart):

@@ -89,8 +89,18 @@ class Metric(Answer):
     value: float
 
 
+class Estimate(Answer):
+    """`avg@k` or `pass@k` over tasks, with its 95 % interval."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    tasks: int
+
+
 class Evaluation(Answer):
-    """One finished held-out evaluation."""
+    """One finished held-out evaluation. `score` is the mean over all scored rollouts."""
 
     attempt_id: str
     step: int
@@ -99,6 +109,7 @@ class Evaluation(Answer):
     unscorable: int
     score: float | None
     seconds: float
+    estimates: list[Estimate] = Field(default_factory=list)
 
 
 class LedgerLine(Answer):

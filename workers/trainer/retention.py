@@ -1,8 +1,9 @@
 """What a trainer deletes: surplus checkpoints, and weights files that nobody can need again.
 
 Kept in any case: the two newest checkpoints that were read back whole (recovery falls back from the
-newest to the one before), every checkpoint that a running attempt starts from, weights of steps that
-the second-newest checkpoint does not cover, and weights that an unfinished evaluation is pinned to.
+newest to the one before), those of the best evaluations, every checkpoint that a running attempt
+starts from, weights of steps that the second-newest checkpoint does not cover, and weights that an
+unfinished evaluation is pinned to.
 Group payloads stay: recorded steps can be re-applied from the start for as long as their job exists.
 """
 
@@ -18,6 +19,7 @@ from stores.system.checkpoints import CheckpointRow
 from stores.system.training import AttemptOrigin
 from stores.unit_of_work import Database, HostFence
 from workers.trainer.checkpoints import delete_files
+from workers.trainer.config import CheckpointSpec
 
 CHECKPOINTS_MIN: Final = 2
 """Recovery needs the newest and, should that one be unreadable, the one before."""
@@ -31,12 +33,12 @@ class Retention:
     blobs: Blobs
     fence: HostFence
 
-    async def expire_checkpoints(self, origin: AttemptOrigin, keep_last: int) -> None:
-        """Delete checkpoints of this attempt beyond the newest `keep_last`; the row goes first."""
+    async def expire_checkpoints(self, origin: AttemptOrigin, spec: CheckpointSpec) -> None:
+        """Delete checkpoints of this attempt beyond those that the spec keeps; the row goes first."""
         async with self.database.begin(self.fence) as connection:
             rows = await store.of_attempt(connection, origin.attempt_id)
             started_from = await store.starting_points(connection, origin.job_id)
-            surplus = surplus_checkpoints(rows, started_from, keep_last)
+            surplus = surplus_checkpoints(rows, started_from, spec)
             for row in surplus:
                 await store.mark_expired(connection, row.checkpoint_id)
         for row in surplus:
@@ -56,12 +58,19 @@ class Retention:
 
 
 def surplus_checkpoints(
-    rows: Sequence[CheckpointRow], started_from: AbstractSet[CheckpointId], keep_last: int
+    rows: Sequence[CheckpointRow], started_from: AbstractSet[CheckpointId], spec: CheckpointSpec
 ) -> tuple[CheckpointRow, ...]:
-    """Ready checkpoints, newest first in `rows`, that may go."""
+    """Ready checkpoints, newest first in `rows`, that may go.
+
+    Kept: the newest, those of the best evaluations (the earlier of equals, which trained less), and
+    those that an attempt starts from.
+    """
     ready = [row for row in rows if row.state == "ready"]
-    beyond = ready[max(keep_last, CHECKPOINTS_MIN) :]
-    return tuple(row for row in beyond if row.checkpoint_id not in started_from)
+    scored = [(-row.score, row.step, row.checkpoint_id) for row in ready if row.score is not None]
+    best = {checkpoint_id for _, _, checkpoint_id in sorted(scored)[: spec.keep_best]}
+    kept = best | started_from
+    beyond = ready[max(spec.keep_last, CHECKPOINTS_MIN) :]
+    return tuple(row for row in beyond if row.checkpoint_id not in kept)
 
 
 def covered_step(rows: Sequence[CheckpointRow]) -> int | None:

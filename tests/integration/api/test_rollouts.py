@@ -246,7 +246,11 @@ def test_evaluations_are_listed_by_step(world: World, tenant: Tenant) -> None:
         world.add(
             t.evaluation, attempt_id=job["attempt_id"], step=step, tasks=4, scored=3,
             unscorable=1, score=score, seconds=1.5,
+            estimates=[{"name": "pass@2", "value": score, "low": 0.0, "high": 1.0, "tasks": 4}],
         )  # fmt: skip
     with tenant.sdk() as client:
-        scores = [(one.step, one.score) for one in client.jobs.evaluations(job["id"])]
-    assert scores == [(0, 0.5), (10, 0.9)]
+        listed = client.jobs.evaluations(job["id"])
+    assert [(one.step, one.score) for one in listed] == [(0, 0.5), (10, 0.9)]
+    assert [(one.name, one.value, one.high) for one in listed[1].estimates] == [
+        ("pass@2", 0.9, 1.0)
+    ]
