@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order
+from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order, Priority
 from infra.codec import convert
 from infra.settings import Settings
 from stores.system.jobs import JobRow
@@ -84,6 +84,7 @@ class ResourcesUse:
     """The resources part of a spec."""
 
     rollout_gpus: Range
+    priority: Priority = Priority.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +162,5 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         drain_s=settings.intervals.pause_drain_s,
         retry_backoff_s=RETRY_BACKOFF_S,
         watchdog_s=WATCHDOG_S,
+        priority=spec.resources.priority,
     )

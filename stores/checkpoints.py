@@ -27,13 +27,17 @@ async def page(
     return await fetch_page(connection, query, checkpoint.c.id, request)
 
 
-async def find(connection: AsyncConnection, project_id: str, checkpoint_id: str) -> Row[Any] | None:
-    """A checkpoint of the project."""
+async def find(
+    connection: AsyncConnection, project_id: str, checkpoint_id: str, lock: bool = False
+) -> Row[Any] | None:
+    """A checkpoint of the project; locked by who starts from it, so that it does not expire first."""
     query = (
         select(checkpoint)
         .join(job, job.c.id == checkpoint.c.job_id)
         .where(job.c.project_id == project_id, checkpoint.c.id == checkpoint_id)
     )
+    if lock:
+        query = query.with_for_update(of=checkpoint)
     return (await connection.execute(query)).first()
 
 

@@ -140,11 +140,18 @@ def _row(row: Row[tuple[object, ...]]) -> CheckpointRow:
 
 
 async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[CheckpointId]:
-    """Checkpoints that an attempt of this job which has not ended starts from."""
-    query = select(t.attempt.c.from_checkpoint_id).where(
-        t.attempt.c.job_id == job_id,
-        t.attempt.c.ended_at.is_(None),
-        t.attempt.c.from_checkpoint_id.is_not(None),
+    """This job's checkpoints that an attempt which has not ended starts from, also a branch's.
+
+    They are locked first: a restart or a branch that chose one meanwhile has committed and is seen,
+    or waits and finds what became of it.
+    """
+    owned = checkpoint.c.job_id == job_id
+    locked = select(checkpoint.c.id).where(owned).order_by(checkpoint.c.id).with_for_update()
+    await connection.execute(locked)
+    query = (
+        select(t.attempt.c.from_checkpoint_id)
+        .join(checkpoint, checkpoint.c.id == t.attempt.c.from_checkpoint_id)
+        .where(owned, t.attempt.c.ended_at.is_(None))
     )
     return {CheckpointId(name) for name in (await connection.execute(query)).scalars()}
 

@@ -278,9 +278,10 @@ async def set_job_state(connection: AsyncConnection, command: c.SetJobState) -> 
         .where(t.job.c.id == command.job_id)
         .values(
             state=command.state.value,
-            observed_generation=func.greatest(
-                t.job.c.observed_generation, command.observed_generation
-            ),
+            # A wish that came while the job ended is moot: nobody takes the ended attempt up for it.
+            observed_generation=t.job.c.generation
+            if is_terminal
+            else func.greatest(t.job.c.observed_generation, command.observed_generation),
             queue_reason=command.reason,
             queue_position=command.queue_position,
             failure=failure,
