@@ -91,7 +91,9 @@ def hold_limit(run: Pass, job: JobRecord) -> None:
     if surplus <= 0:
         return
     loose = [group for group in groups if group.phase is not GroupPhase.ASSIGNED]
-    loose.sort(key=lambda g: (g.phase is not GroupPhase.COMPLETE, job.last_valid_step(g), g.ordinal))
+    loose.sort(
+        key=lambda g: (g.phase is not GroupPhase.COMPLETE, job.last_valid_step(g), g.ordinal)
+    )
     for group in loose[-surplus:]:
         failures.drop_group(run, job, group, DropReason.CANCELLED, "max_steps was lowered")
 

@@ -135,7 +135,11 @@ def test_overrides_are_laid_over_and_what_was_auto_is_resolved_anew(
     source = ready.job()
     ready.checkpoint(source)
     with ready.sdk() as client:
-        overrides = {"rollout": {"group_size": 2}, "evaluation": None, "scheduling": {"max_staleness": 0}}
+        overrides = {
+            "rollout": {"group_size": 2},
+            "evaluation": None,
+            "scheduling": {"max_staleness": 0},
+        }
         made = client.jobs.branch(source["id"], overrides=overrides)
     spec = made.spec
     assert spec["rollout"]["group_size"] == 2
@@ -185,9 +189,7 @@ def test_a_branch_needs_a_whole_checkpoint_of_the_own_job_with_steps_left(
         foreign = http.post(path, json={"checkpoint": ready.checkpoint(other)})
         last = ready.checkpoint(source, step=5)
         done = http.post(path, json={"checkpoint": last})
-        more = http.post(
-            path, json={"checkpoint": last, "overrides": {"stop": {"max_steps": 6}}}
-        )
+        more = http.post(path, json={"checkpoint": last, "overrides": {"stop": {"max_steps": 6}}})
     with world.tenant("stranger").http() as http:
         hidden = http.post(path)
     assert [a.status_code for a in (none, torn, foreign, done, more, hidden)] == [
