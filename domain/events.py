@@ -45,6 +45,14 @@ class DesiredChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """The job used up a limit of its budget; told again for as long as that is so."""
+
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeldRollout:
     """A rollout that an engine host reports to hold in its snapshot."""
 
@@ -331,6 +339,7 @@ Event = (
     StateRestored
     | JobSubmitted
     | DesiredChanged
+    | BudgetSpent
     | HostJoined
     | HostLost
     | SandboxReady

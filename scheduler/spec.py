@@ -109,6 +109,14 @@ class StopUse:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """What the job may use up; of this version only time with hosts."""
+
+    max_wall_hours: float | None = None
+    warn_at: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """Normalised spec as the scheduler reads it."""
 
@@ -121,6 +129,7 @@ class Spec:
     resources: ResourcesUse
     stop: StopUse
     algorithm: AlgorithmUse = field(default_factory=AlgorithmUse)
+    budget: BudgetUse = field(default_factory=BudgetUse)
 
     @property
     def environment(self) -> EnvironmentUse:

@@ -67,6 +67,12 @@ def change_desired(run: Pass, job: JobRecord, event: DesiredChanged) -> None:
     run.touch(job)
 
 
+def pause_for(run: Pass, job: JobRecord, reason: str) -> None:
+    """Pause for a reason of the platform's own; the user's wish to run ends it."""
+    job.pause_wanted = reason
+    run.touch(job)
+
+
 def _adopt_limits(run: Pass, job: JobRecord, limits: JobLimits) -> None:
     """Take new limits; a committed step, or one that is full and will be made, is never undone."""
     is_full = len(job.positions) == job.plan.groups_per_batch
@@ -320,6 +326,7 @@ def _finish_if_done(run: Pass, job: JobRecord) -> None:
     )
     if not is_evaluated or not weights.all_synced(run, job):
         return
+    batches.give_up_step(run, job)
     _drop_all(run, job, keep_closing_step=False)
     run.set_state(job, JobState.SUCCEEDED)
     _forget(run, job)

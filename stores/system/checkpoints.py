@@ -156,6 +156,26 @@ async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[Che
     return {CheckpointId(name) for name in (await connection.execute(query)).scalars()}
 
 
+async def evaluation_scores(
+    connection: AsyncConnection, attempt_id: AttemptId
+) -> dict[int, float | None]:
+    """Scores of the attempt's evaluated steps, None while an evaluation runs; without those that gave none."""
+    group, done = t.rollout_group, t.evaluation
+    begun = (
+        select(group.c.policy_version.label("step"))
+        .where(group.c.attempt_id == attempt_id, group.c.purpose == Purpose.EVALUATION.value)
+        .distinct()
+        .subquery()
+    )
+    is_of_step = (done.c.attempt_id == attempt_id) & (done.c.step == begun.c.step)
+    query = (
+        select(begun.c.step, done.c.score)
+        .select_from(begun.outerjoin(done, is_of_step))
+        .where(done.c.step.is_(None) | done.c.score.is_not(None))
+    )
+    return {row.step: row.score for row in await connection.execute(query)}
+
+
 async def published_before(
     connection: AsyncConnection, attempt_id: AttemptId, step: int
 ) -> tuple[tuple[str, str], ...]:

@@ -53,7 +53,7 @@ from domain.ids import (
     node_host_id,
 )
 from domain.plan import JobLimits, JobPlan, Pool
-from domain.states import TERMINAL, Desired, DropReason, End, HostKind
+from domain.states import TERMINAL, Desired, End, HostKind
 from scheduler.core.coordinator import Coordinator
 from tests.simulation.machines import Engine, Machine, Node, Trainer, make
 from tests.simulation.rows import PENDING, GroupRow, JobRow, LeaseRow, Rows
@@ -313,7 +313,7 @@ class World:
             case AssignGroup():
                 self.rows.assign(command)
             case ReplaceMember():
-                self.rows.drop(command.group_id, DropReason.PAYLOAD_LOST)
+                self.rows.drop(command.group_id, command.reason)
             case GradeGroup():
                 self._grade(command)
             case ForkSandboxes() | SetRanks() | SyncEngine() | CloseStep() | WriteCheckpoint():

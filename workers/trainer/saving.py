@@ -98,7 +98,7 @@ class CheckpointSaver:
             await store.mark_ready(connection, row, whole.listing)
         self._begun = None
         get_logger().info("checkpoint.ready", checkpoint_id=row.checkpoint_id, step=row.step)
-        await self._retention.expire_checkpoints(origin, learner.spec.checkpoints.keep_last)
+        await self._retention.expire_checkpoints(origin, learner.spec.checkpoints)
         await self._retention.delete_covered_weights(origin)
         return row.checkpoint_id
 

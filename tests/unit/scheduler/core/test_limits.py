@@ -2,10 +2,18 @@
 
 from dataclasses import replace
 
-from domain.commands import AssignGroup, DropGroup, GrantGang, SetJobState, WriteCheckpoint
-from domain.events import DesiredChanged, RestoredJob, StateRestored, StepCommitted
+from domain.commands import (
+    AssignGroup,
+    DropGroup,
+    GrantGang,
+    ReplaceMember,
+    SetJobState,
+    WriteCheckpoint,
+)
+from domain.events import BudgetSpent, DesiredChanged, RestoredJob, StateRestored, StepCommitted
 from domain.plan import JobLimits, JobPlan, Priority
 from domain.states import Desired, DropReason, JobState
+from scheduler.core.refusals import RefusalReason
 from tests.simulation.plans import plan
 from tests.unit.scheduler.core.bench import Bench, policy
 from tests.unit.scheduler.core.test_lifecycle import resumed, states, train
@@ -74,6 +82,30 @@ def test_a_step_that_is_full_is_still_made() -> None:
     bench.synced(LONG, 0, 2)
     bench.checkpoint(2)
     assert states(bench)[-1] is JobState.SUCCEEDED
+
+
+def test_groups_of_a_step_that_the_job_ends_before_leave_their_places() -> None:
+    bench = committed(1)
+    group = next(g for g in bench.job().training_groups() if g.is_unfinished)
+    bench.play(group, group.policy_version)
+    change(bench, 1)
+    commands = bench.checkpoint(1)
+    assert states(bench)[-1] is JobState.SUCCEEDED
+    (freed,) = bench.found(ReplaceMember, commands)
+    assert (freed.step, freed.group_id, freed.reason) == (2, group.group_id, DropReason.CANCELLED)
+
+
+def test_a_budget_that_is_spent_pauses_the_job_and_a_resume_needs_more() -> None:
+    bench = committed(1, replace(LONG, drain_s=0.0))
+    spent = BudgetSpent(LONG.job_id, "budget: 1 of 1 hours")
+    bench.feed(spent)
+    bench.checkpoint(1)
+    assert (bench.job().state, bench.job().reason) == (JobState.PAUSED, spent.reason)
+    assert bench.refusal(spent).reason is RefusalReason.DUPLICATE
+    bench.desire(Desired.RUN)
+    assert bench.job().state is JobState.RESUMING
+    bench.feed(spent)
+    assert bench.job().state is JobState.PAUSED
 
 
 def test_a_lowered_limit_raised_again_goes_on_with_the_places_that_were_filled() -> None:
