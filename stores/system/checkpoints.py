@@ -159,7 +159,8 @@ async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[Che
 async def evaluation_scores(
     connection: AsyncConnection, attempt_id: AttemptId
 ) -> dict[int, float | None]:
-    """Scores of the attempt's evaluated steps, None while an evaluation runs; without those that gave none."""
+    """Scores by evaluated step, None while an evaluation runs; steps whose evaluation gave no score
+    are left out."""
     group, done = t.rollout_group, t.evaluation
     begun = (
         select(group.c.policy_version.label("step"))

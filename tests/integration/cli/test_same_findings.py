@@ -51,8 +51,8 @@ def client(ready: Tenant) -> Iterator[Client]:
 def venus(*arguments: str) -> tuple[int, Any, Any]:
     """Exit status, and what a command printed as JSON on each stream."""
     result = CliRunner().invoke(app, [*arguments, "--json"])
-    read = (json.loads(text) if text else None for text in (result.stdout, result.stderr))
-    return (result.exit_code, *read)
+    printed, said = (json.loads(text or "null") for text in (result.stdout, result.stderr))
+    return result.exit_code, printed, said
 
 
 def refused(client: Client, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -118,8 +118,12 @@ def test_every_valid_spec_is_accepted_by_all_three_and_planned_as_stored(
 
 
 def test_yaml_and_json_of_one_document_are_the_same_spec(ready: Tenant, tmp_path: Path) -> None:
-    text = '{"name": "\\ud83d\\ude00 \\u00fc", "model": {"base": "tiny-calc"}, "environments": [{"ref": "calc"}]}'
-    (tmp_path / "job.json").write_text(text)
+    spec = {
+        "name": "\U0001f600 ü",
+        "model": {"base": "tiny-calc"},
+        "environments": [{"ref": "calc"}],
+    }
+    (tmp_path / "job.json").write_text(json.dumps(spec, ensure_ascii=True))
     (tmp_path / "job.yaml").write_text(
         "name: '\U0001f600 ü'\nmodel: {base: tiny-calc}\nenvironments: [{ref: calc}]\n"
     )

@@ -70,3 +70,25 @@ def test_a_job_goes_on_when_its_last_step_is_raised(stack: Stack) -> None:
     assert [step["step"] for step in rows.steps_of(rows.attempts[0])] == list(range(6))
     assert len(rows.attempts) == 1
     assert_released(stack)
+
+
+def test_a_job_pauses_at_its_budget_and_goes_on_with_a_higher_one(stack: Stack) -> None:
+    environments = [{"ref": "diary", "wall_s": 10}]
+    job = submitted(
+        stack,
+        stop={"max_steps": 400},
+        environments=environments,
+        budget={"max_wall_hours": 0.004, "warn_at": 0.5},
+    )
+    paused = stack.client.jobs.wait_for(job.id, ["paused"], ENDS_WITHIN_S)
+    assert paused.state == "paused"
+    assert (paused.queue_reason or "").startswith("budget: ")
+    warned = list(stack.client.jobs.events(job.id, types=["job.budget_warning"]))
+    assert [one.body["max_wall_hours"] for one in warned] == [0.004]
+    assert_released(stack)
+    step = int(stack.client.jobs.progress(job.id)["step"])
+    stack.client.jobs.update(job.id, budget={"max_wall_hours": 1.0}, max_steps=step + 1)
+    assert stack.client.jobs.get(job.id).state == "paused", "a change is no wish to run"
+    stack.client.jobs.resume(job.id)
+    stack.client.jobs.wait(job.id, ENDS_WITHIN_S)
+    assert_whole(stack, job.id)
