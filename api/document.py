@@ -17,7 +17,7 @@ from venusrl.models.jobs import Event
 
 Json = dict[str, Any]
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/metrics"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/metrics", "/v1/jobs/schema"})
 """Routes that need no key."""
 
 BINARY: Final = {"schema": {"type": "string", "format": "binary"}}

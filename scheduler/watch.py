@@ -7,6 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from celery import Celery
@@ -21,12 +22,14 @@ from domain.events import (
     TrainerFailed,
 )
 from domain.ids import AttemptId, HostId, JobId, node_host_id
+from domain.plan import JobLimits
 from domain.states import Desired, HostKind
 from infra.logging import get_logger
 from infra.names import CHORE_TASK, HOST_TASK
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
+from scheduler.spec import plan_of, read_spec
 from stores import events as job_events
 from stores.blobs import Blobs
 from stores.system import coordination, jobs, leases, preparation
@@ -185,7 +188,17 @@ class JobWatch:
             )
             if row.desired is Desired.RUN:
                 return
-        self._feed(DesiredChanged(row.job_id, row.desired, row.generation))
+            known = context
+        limits = self._limits_now(known, row)
+        is_wish = row.desired_generation > row.observed_generation
+        self._feed(DesiredChanged(row.job_id, row.desired, row.generation, limits, is_wish))
+
+    def _limits_now(self, known: JobContext, row: jobs.JobRow) -> JobLimits:
+        """The limits that the row's spec has now; the job's context gets them too."""
+        spec = read_spec(row.spec)
+        plan = plan_of(row, spec, self._settings)
+        self._contexts[row.job_id] = replace(known, row=row, spec=spec, plan=plan)
+        return plan.limits
 
     async def load(self, row: jobs.JobRow) -> JobContext | None:
         """Load a job's context; an unreadable job fails with its cause and is not taken up."""

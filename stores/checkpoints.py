@@ -35,9 +35,13 @@ async def page(
     return await fetch_page(connection, query, checkpoint.c.id, request)
 
 
-async def find(connection: AsyncConnection, project_id: str, checkpoint_id: str) -> Row[Any] | None:
-    """A checkpoint of the project."""
+async def find(
+    connection: AsyncConnection, project_id: str, checkpoint_id: str, lock: bool = False
+) -> Row[Any] | None:
+    """A checkpoint of the project; locked by who starts from it, so that it does not expire first."""
     query = _scored().where(job.c.project_id == project_id, checkpoint.c.id == checkpoint_id)
+    if lock:
+        query = query.with_for_update(of=checkpoint)
     row: Row[Any] | None = (await connection.execute(query)).first()
     return row
 

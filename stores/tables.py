@@ -136,6 +136,8 @@ job = Table(
     Column("generation", BigInteger, nullable=False, server_default="1"),
     Column("observed_generation", BigInteger, nullable=False, server_default="0"),
     Column("desired", Text, nullable=False, server_default="run"),
+    # Generation of the last wish (run, pause, cancel); higher ones only changed limits of the spec.
+    Column("desired_generation", BigInteger, nullable=False, server_default="1"),
     # Attempt that the user wants to run; the leader runs it when it differs from the running one.
     Column("attempt_id", Text, nullable=False),
     Column("state", Text, nullable=False),

@@ -18,7 +18,10 @@ def models() -> dict[str, BaseModelInfo]:
         read = json.loads(config.read_text())
         name = config.parent.name
         found[name] = BaseModelInfo(
-            name=name, context_tokens=int(read["max_position_embeddings"]), parameters=_size(read)
+            name=name,
+            context_tokens=int(read["max_position_embeddings"]),
+            parameters=_size(read),
+            renderer=str(json.loads((config.parent / "chat.json").read_text())["format"]),
         )
     return found
 

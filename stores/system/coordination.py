@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain import commands as c
 from domain.events import RolloutClosed
 from domain.ids import GroupId, JobId, group_of, ordinal_of, rollout_id
-from domain.states import DropReason, End, JobState, dropped
+from domain.states import End, JobState, dropped
 from stores import tables as t
 
 group, rollout = t.rollout_group, t.rollout
@@ -250,7 +250,7 @@ async def replace_member(connection: AsyncConnection, command: c.ReplaceMember) 
         )
     )
     if result.rowcount == 1:
-        await drop_group(connection, c.DropGroup(command.group_id, DropReason.PAYLOAD_LOST))
+        await drop_group(connection, c.DropGroup(command.group_id, command.reason))
     return result.rowcount == 1
 
 
@@ -278,9 +278,10 @@ async def set_job_state(connection: AsyncConnection, command: c.SetJobState) -> 
         .where(t.job.c.id == command.job_id)
         .values(
             state=command.state.value,
-            observed_generation=func.greatest(
-                t.job.c.observed_generation, command.observed_generation
-            ),
+            # A wish that came while the job ended is moot: nobody takes the ended attempt up for it.
+            observed_generation=t.job.c.generation
+            if is_terminal
+            else func.greatest(t.job.c.observed_generation, command.observed_generation),
             queue_reason=command.reason,
             queue_position=command.queue_position,
             failure=failure,

@@ -83,3 +83,5 @@ class BaseModelInfo(Answer):
     context_tokens: int
     trainable: bool = True
     parameters: int | None = None
+    renderer: str | None = None
+    """What turns messages into tokens; the platform's own renderers only ever append."""
