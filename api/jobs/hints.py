@@ -25,7 +25,8 @@ def spec_findings(errors: Sequence[Any], body: Any) -> list[Finding]:
         pointer = "".join(f"/{escaped(str(part))}" for part in path)
         (finding,) = findings_of([error])
         if pointer in found:
-            found[pointer] = replace(found[pointer], hint=f"Or: {finding.message}.")
+            hints = f"{found[pointer].hint} Or: {finding.message}.".strip()
+            found[pointer] = replace(found[pointer], hint=hints)
         else:
             hint = _hint(error, path) or finding.hint
             found[pointer] = replace(finding, pointer=pointer, hint=hint)
@@ -57,7 +58,23 @@ def _hint(error: Mapping[str, Any], path: Sequence[str | int]) -> str:
         return near or f"Known here: {', '.join(known)}."
     if code == "literal_error" and isinstance(error["input"], str):
         known = _QUOTED.findall(str(error.get("ctx", {}).get("expected", "")))
-        return near_names(error["input"], known).strip()
+        near = near_names(error["input"], known).strip()
+        return near or description_at(path)
+    if code == "model_type":
+        return f"A mapping with any of: {', '.join(fields_at(path))}."
+    return description_at(path)
+
+
+def description_at(path: Sequence[str | int]) -> str:
+    """What the field at this place is for; of a list's item, what the list is for."""
+    named = [at for at, part in enumerate(path) if isinstance(part, str)]
+    for at in reversed(named):
+        annotation: Any = JobSpec
+        for part in path[:at]:
+            annotation = _inside(annotation, part)
+        model, name = _model_in(annotation), str(path[at])
+        if model is not None and name in model.model_fields:
+            return model.model_fields[name].description or ""
     return ""
 
 

@@ -28,6 +28,11 @@ from workers.trainer.config import read_spec as read_for_training
 SETTINGS = Settings.from_env({})
 AROUND = Surroundings(models(), {"calc": [Version()]}, SETTINGS)
 
+HINTLESS = frozenset(
+    {"above_group_size", "below_min", "context_too_long", "never_fits", "not_held_out", "too_large"}
+)
+"""Codes whose message says what to change."""
+
 many = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -98,5 +103,6 @@ def test_a_refused_spec_has_findings_at_places_of_the_document(body: dict[str, A
     for one in outcome.findings:
         assert one.code
         assert one.message
+        assert one.hint or one.code in HINTLESS, one
         assert one.pointer == "" or one.pointer.startswith("/"), one
     assert validate(body, AROUND).findings == outcome.findings

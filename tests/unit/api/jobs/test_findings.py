@@ -185,6 +185,7 @@ def test_near_names_are_offered_for_fields_values_splits_and_secrets() -> None:
     typed = {"algorithm": {"advantage": "dr_gpro"}, "budget": {"max_wall_hour": 1}}
     hints = {one.pointer: one.hint for one in look(**typed).findings}
     assert "max_wall_hours" in hints["/budget/max_wall_hour"]
+    assert "dr_grpo" in hints["/algorithm/advantage"]
     assert look(loss=1).findings[0].hint
 
 
@@ -193,6 +194,21 @@ def test_a_mistake_inside_one_of_two_forms_is_found_at_its_place() -> None:
     assert {"/environments/0/harness/command", "/environments/0/harness/comand"} <= {
         one.pointer for one in wrong.findings
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"optimizer": {"lr": "fast"}}, "Learning rate"),
+        ({"resources": {"rollout_gpus": 4}}, "max, min"),
+        ({"checkpoints": {"export": ["hf"]}}, "Forms in which"),
+        ({"environments": [{}]}, "name@version"),
+        ({"labels": {"a": 1}}, "For people"),
+    ],
+)
+def test_a_wrong_value_is_told_what_its_field_is_for(changes: dict[str, Any], words: str) -> None:
+    (one,) = look(**changes).findings
+    assert words in one.hint
 
 
 def test_a_template_that_may_render_earlier_turns_anew_is_refused() -> None:
