@@ -1,10 +1,10 @@
-"""Groups and rollouts of a project's jobs, for reading."""
+"""Groups and rollouts of a project's jobs, for reading: lists by filter, one with its whole history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,6 +25,9 @@ class Filters:
     end: str | None = None
     verdict: str | None = None
     disposition: str | None = None
+    """A whole disposition, `dropped(stale)`, or its kind, `dropped`."""
+    bucket: str | None = None
+    policy_version: int | None = None
     reward_min: float | None = None
     reward_max: float | None = None
 
@@ -33,7 +36,10 @@ def _groups(project_id: str) -> Select[Any]:
     return (
         select(group, member.c.step.label("step"), member.c.staleness.label("staleness"))
         .join(job, job.c.id == group.c.job_id)
-        .outerjoin(member, member.c.group_id == group.c.id)
+        .outerjoin(
+            member,
+            and_(member.c.attempt_id == group.c.attempt_id, member.c.group_id == group.c.id),
+        )
         .where(job.c.project_id == project_id)
     )
 
@@ -46,16 +52,18 @@ async def groups(
     filters: Filters,
     request: PageRequest,
 ) -> PageOfRows:
-    """Groups of a job."""
+    """Groups of a job; bounds of the reward are those of its mean."""
     query = _groups(project_id).where(job.c.id == job_id)
-    if filters.step is not None:
-        query = query.where(member.c.step == filters.step)
-    if filters.task_id is not None:
-        query = query.where(group.c.task_id == filters.task_id)
-    if filters.purpose is not None:
-        query = query.where(group.c.purpose == filters.purpose)
+    equal = (
+        (group.c.task_id, filters.task_id),
+        (group.c.purpose, filters.purpose),
+        (group.c.policy_version, filters.policy_version),
+    )
+    query = query.where(*_equal(equal), *_range(group.c.mean_reward, filters))
     if filters.disposition is not None:
-        query = query.where(group.c.disposition == filters.disposition)
+        query = query.where(_disposed(group.c.disposition, filters.disposition))
+    if filters.step is not None:
+        query = query.where(group.c.id.in_(_of_step(job_id, filters.step)))
     return await fetch_page(connection, query, group.c.id, request)
 
 
@@ -70,11 +78,33 @@ async def find_group(
 
 def _rollouts(project_id: str) -> Select[Any]:
     return (
-        select(rollout, group.c.purpose, group.c.task_id)
-        .join(group, group.c.id == rollout.c.group_id)
+        select(rollout)
         .join(job, job.c.id == rollout.c.job_id)
         .where(job.c.project_id == project_id)
     )
+
+
+def page_query(project_id: str, job_id: str, filters: Filters) -> Select[Any]:
+    """Rollouts of a job by filter, without an order: a page adds it."""
+    equal = (
+        (rollout.c.group_id, filters.group_id),
+        (rollout.c.task_id, filters.task_id),
+        (rollout.c.purpose, filters.purpose),
+        (rollout.c.end, filters.end),
+        (rollout.c.verdict, filters.verdict),
+        (rollout.c.bucket, filters.bucket),
+        (rollout.c.oldest_version, filters.policy_version),
+    )
+    query = _rollouts(project_id).where(
+        rollout.c.job_id == job_id, *_equal(equal), *_range(rollout.c.reward, filters)
+    )
+    if filters.disposition is not None:
+        is_whole = "(" in filters.disposition
+        column = rollout.c.disposition if is_whole else rollout.c.fate
+        query = query.where(column == filters.disposition)
+    if filters.step is not None:
+        query = query.where(rollout.c.group_id.in_(_of_step(job_id, filters.step)))
+    return query
 
 
 async def page(
@@ -86,27 +116,33 @@ async def page(
     request: PageRequest,
 ) -> PageOfRows:
     """Rollouts of a job."""
-    query = _rollouts(project_id).where(rollout.c.job_id == job_id)
-    equal = (
-        (rollout.c.group_id, filters.group_id),
-        (group.c.task_id, filters.task_id),
-        (group.c.purpose, filters.purpose),
-        (rollout.c.end, filters.end),
-        (rollout.c.verdict, filters.verdict),
-        (rollout.c.disposition, filters.disposition),
+    return await fetch_page(
+        connection, page_query(project_id, job_id, filters), rollout.c.id, request
     )
-    for column, value in equal:
-        if value is not None:
-            query = query.where(column == value)
-    if filters.step is not None:
-        query = query.join(member, member.c.group_id == group.c.id).where(
-            member.c.step == filters.step
-        )
+
+
+def _equal(pairs: Sequence[tuple[Any, object]]) -> list[ColumnElement[bool]]:
+    return [column == value for column, value in pairs if value is not None]
+
+
+def _range(column: Any, filters: Filters) -> list[ColumnElement[bool]]:
+    bounds = []
     if filters.reward_min is not None:
-        query = query.where(rollout.c.reward >= filters.reward_min)
+        bounds.append(column >= filters.reward_min)
     if filters.reward_max is not None:
-        query = query.where(rollout.c.reward <= filters.reward_max)
-    return await fetch_page(connection, query, rollout.c.id, request)
+        bounds.append(column <= filters.reward_max)
+    return bounds
+
+
+def _disposed(column: Any, disposition: str) -> ColumnElement[bool]:
+    if "(" in disposition:
+        return column == disposition  # type: ignore[no-any-return]
+    # Between `trained` and `trained)`: `(` is the one character that follows a kind.
+    return and_(column >= disposition, column < f"{disposition})")
+
+
+def _of_step(job_id: str, step: int) -> Select[Any]:
+    return select(member.c.group_id).where(member.c.job_id == job_id, member.c.step == step)
 
 
 async def find(connection: AsyncConnection, project_id: str, rollout_id: str) -> Row[Any] | None:
@@ -116,15 +152,36 @@ async def find(connection: AsyncConnection, project_id: str, rollout_id: str) ->
     return row
 
 
-async def tries(
-    connection: AsyncConnection, project_id: str, rollout_id: str
-) -> Sequence[Row[Any]]:
-    """Ended tries of a rollout of the project."""
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that happened to a rollout: ended tries, placements, its group, the step that used it."""
+
+    tries: Sequence[Row[Any]]
+    hops: Sequence[Row[Any]]
+    group: Row[Any]
+    step: Row[Any] | None
+    """Batch membership, with the committed step's row where there is one."""
+
+
+async def history(connection: AsyncConnection, found: Row[Any]) -> History:
+    """History of a rollout that `find` gave."""
+    rows = []
+    for table, order in ((t.rollout_try, "try"), (t.rollout_hop, "hop")):
+        query = select(table).where(table.c.rollout_id == found.id).order_by(table.c[order])
+        rows.append((await connection.execute(query)).all())
+    its_group = (await connection.execute(select(group).where(group.c.id == found.group_id))).one()
+    step = t.train_step
     query = (
-        select(t.rollout_try)
-        .join(rollout, rollout.c.id == t.rollout_try.c.rollout_id)
-        .join(job, job.c.id == rollout.c.job_id)
-        .where(job.c.project_id == project_id, rollout.c.id == rollout_id)
-        .order_by(t.rollout_try.c["try"])
+        select(
+            member,
+            step.c.weights_sha,
+            step.c.learning_rate,
+            step.c.diverged,
+            step.c.created_at.label("committed_at"),
+        )
+        .outerjoin(
+            step, and_(step.c.attempt_id == member.c.attempt_id, step.c.step == member.c.step)
+        )
+        .where(member.c.attempt_id == found.attempt_id, member.c.group_id == found.group_id)
     )
-    return (await connection.execute(query)).all()
+    return History(*rows, group=its_group, step=(await connection.execute(query)).first())

@@ -31,7 +31,10 @@ class Filled:
         scored = {"end": "done", "verdict": "scored"}
         self.rollouts = [
             self.rollout(self.train, 0, reward=1.0, disposition="trained(1)", **scored),
-            self.rollout(self.train, 1, reward=0.25, disposition="trained(1)", **scored),
+            self.rollout(
+                self.train, 1, reward=0.25, disposition="trained(1)", oldest_version=7,
+                newest_version=8, **scored,
+            ),
             self.rollout(
                 self.train, 2, end="timeout", verdict="unscorable",
                 unscorable_reason="bad_type", disposition="dropped(unscorable)",
@@ -56,7 +59,12 @@ class Filled:
     def rollout(self, group: str, index: int, **values: Any) -> str:
         """One closed rollout."""
         id = f"ro_{group.removeprefix('grp_')}_{index:03d}"
-        self.world.add(t.rollout, id=id, group_id=group, index=index, **self.shared, **values)
+        ordinal = int(group.rpartition("_")[2])
+        purpose = "evaluation" if ordinal else "train"
+        self.world.add(
+            t.rollout, id=id, group_id=group, index=index, purpose=purpose,
+            task_id=f"task-{ordinal}", **self.shared, **values,
+        )  # fmt: skip
         return id
 
 
@@ -74,6 +82,12 @@ FILTERS: tuple[tuple[Mapping[str, Any], tuple[int, ...]], ...] = (
     ({"end": "timeout"}, (2,)),
     ({"verdict": "unscorable"}, (2,)),
     ({"disposition": "evaluated(0)"}, (3,)),
+    ({"disposition": "trained"}, (0, 1)),
+    ({"disposition": "dropped"}, (2,)),
+    ({"bucket": "truncated"}, (2,)),
+    ({"bucket": "evaluation"}, (3,)),
+    ({"bucket": "idle_by_tool"}, ()),
+    ({"policy_version": 7}, (1,)),
     ({"reward_min": 0.5}, (0, 3)),
     ({"reward_max": 0.5}, (1, 3)),
     ({"reward_min": 0.25, "reward_max": 0.25}, (1,)),
