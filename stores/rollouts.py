@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy import ColumnElement, Select, Table, and_, false, select, union_all
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import tables as t
-from stores.paging import PageOfRows, PageRequest, fetch_page
+from stores.paging import PageOfRows, PageRequest, beyond, fetch_page, limit_of
+from stores.rollout_columns import reward_bins
+
+ANY_PAGE: Final = PageRequest()
 
 group, rollout, member, job = t.rollout_group, t.rollout, t.batch_member, t.job
 
@@ -61,7 +64,7 @@ async def groups(
     )
     query = query.where(*_equal(equal), *_range(group.c.mean_reward, filters))
     if filters.disposition is not None:
-        query = query.where(_disposed(group.c.disposition, filters.disposition))
+        query = query.where(_disposed(group, filters.disposition))
     if filters.step is not None:
         query = query.where(group.c.id.in_(_of_step(job_id, filters.step)))
     return await fetch_page(connection, query, group.c.id, request)
@@ -84,27 +87,50 @@ def _rollouts(project_id: str) -> Select[Any]:
     )
 
 
-def page_query(project_id: str, job_id: str, filters: Filters) -> Select[Any]:
-    """Rollouts of a job by filter, without an order: a page adds it."""
-    equal = (
-        (rollout.c.group_id, filters.group_id),
-        (rollout.c.task_id, filters.task_id),
-        (rollout.c.purpose, filters.purpose),
-        (rollout.c.end, filters.end),
-        (rollout.c.verdict, filters.verdict),
-        (rollout.c.bucket, filters.bucket),
-        (rollout.c.oldest_version, filters.policy_version),
-    )
-    query = _rollouts(project_id).where(
-        rollout.c.job_id == job_id, *_equal(equal), *_range(rollout.c.reward, filters)
+def page_query(
+    project_id: str, job_id: str, filters: Filters, request: PageRequest = ANY_PAGE
+) -> Select[Any]:
+    """Rollouts of a job by filter, without the order and the end of a page."""
+    narrow = _equal(
+        (
+            (rollout.c.group_id, filters.group_id),
+            (rollout.c.task_id, filters.task_id),
+            (rollout.c.purpose, filters.purpose),
+            (rollout.c.end, filters.end),
+            (rollout.c.verdict, filters.verdict),
+            (rollout.c.bucket, filters.bucket),
+            (rollout.c.oldest_version, filters.policy_version),
+        )
     )
     if filters.disposition is not None:
-        is_whole = "(" in filters.disposition
-        column = rollout.c.disposition if is_whole else rollout.c.fate
-        query = query.where(column == filters.disposition)
+        narrow.append(_disposed(rollout, filters.disposition))
     if filters.step is not None:
-        query = query.where(rollout.c.group_id.in_(_of_step(job_id, filters.step)))
-    return query
+        narrow.append(rollout.c.group_id.in_(_of_step(job_id, filters.step)))
+    bounds = _range(rollout.c.reward, filters)
+    query = _rollouts(project_id).where(rollout.c.job_id == job_id)
+    if bounds and not narrow:
+        return query.where(rollout.c.id.in_(_in_bins(job_id, filters, bounds, request)))
+    return query.where(*narrow, *bounds)
+
+
+def _in_bins(
+    job_id: str, filters: Filters, bounds: Sequence[ColumnElement[bool]], request: PageRequest
+) -> Select[Any]:
+    """Ids of one page of a range of rewards: the first ones of each bin, of which the page keeps the first."""
+    order = rollout.c.id.desc() if request.descending else rollout.c.id
+    after = [] if request.after is None else [beyond(rollout.c.id, request)]
+    parts = [
+        select(rollout.c.id)
+        .where(rollout.c.job_id == job_id, rollout.c.reward_bin == number, *bounds, *after)
+        .order_by(order)
+        .limit(limit_of(request) + 1)
+        .subquery()
+        for number in reward_bins(filters.reward_min, filters.reward_max)
+    ]
+    if not parts:
+        return select(rollout.c.id).where(false())
+    merged = union_all(*(select(part.c.id) for part in parts)).subquery()
+    return select(merged.c.id)
 
 
 async def page(
@@ -116,9 +142,8 @@ async def page(
     request: PageRequest,
 ) -> PageOfRows:
     """Rollouts of a job."""
-    return await fetch_page(
-        connection, page_query(project_id, job_id, filters), rollout.c.id, request
-    )
+    query = page_query(project_id, job_id, filters, request)
+    return await fetch_page(connection, query, rollout.c.id, request)
 
 
 def _equal(pairs: Sequence[tuple[Any, object]]) -> list[ColumnElement[bool]]:
@@ -134,11 +159,9 @@ def _range(column: Any, filters: Filters) -> list[ColumnElement[bool]]:
     return bounds
 
 
-def _disposed(column: Any, disposition: str) -> ColumnElement[bool]:
-    if "(" in disposition:
-        return column == disposition  # type: ignore[no-any-return]
-    # Between `trained` and `trained)`: `(` is the one character that follows a kind.
-    return and_(column >= disposition, column < f"{disposition})")
+def _disposed(table: Table, disposition: str) -> ColumnElement[bool]:
+    """By the whole disposition, or by its kind."""
+    return table.c["disposition" if "(" in disposition else "fate"] == disposition
 
 
 def _of_step(job_id: str, step: int) -> Select[Any]:

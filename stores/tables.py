@@ -24,7 +24,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from stores.rollout_columns import indexes_of_groups, indexes_of_rollouts, ledger_columns
+from stores.rollout_columns import (
+    fate_column,
+    indexes_of_groups,
+    indexes_of_rollouts,
+    ledger_columns,
+)
 from stores.schema import created as _created
 from stores.schema import metadata as metadata
 from stores.tables_bill import bill_line as bill_line
@@ -249,6 +254,7 @@ rollout_group = Table(
     Column("payload_uri", Text),
     Column("payload_sha", Text),
     Column("disposition", Text, nullable=False, server_default="pending"),
+    fate_column(),
     Column("cause", Text),
     _created(),
     UniqueConstraint("attempt_id", "ordinal"),

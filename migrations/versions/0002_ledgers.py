@@ -152,78 +152,119 @@ def upgrade() -> None:
             nullable=True,
         ),
     )
-    op.create_index(
-        op.f("ix_rollout_job_id_bucket_id"), "rollout", ["job_id", "bucket", "id"], unique=False
-    )
-    op.create_index(
-        op.f("ix_rollout_job_id_disposition_id"),
+    op.add_column(
         "rollout",
-        ["job_id", "disposition", "id"],
-        unique=False,
+        sa.Column(
+            "reward_bin",
+            sa.Integer(),
+            sa.Computed(
+                "width_bucket(reward, '{-100.0,-10.0,-2.0,-1.0,-0.5,0.0,1e-06,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0,1.000001,2.0,5.0,10.0,100.0}'::double precision[])",
+                persisted=True,
+            ),
+            nullable=True,
+        ),
     )
     op.create_index(
-        op.f("ix_rollout_job_id_end_id"), "rollout", ["job_id", "end", "id"], unique=False
+        "ix_rollout_by_bucket", "rollout", ["job_id", "bucket", "id", "reward"], unique=False
     )
     op.create_index(
-        op.f("ix_rollout_job_id_fate_id"), "rollout", ["job_id", "fate", "id"], unique=False
-    )
-    op.create_index(
-        op.f("ix_rollout_job_id_oldest_version_id"),
+        "ix_rollout_by_disposition",
         "rollout",
-        ["job_id", "oldest_version", "id"],
+        ["job_id", "disposition", "id", "reward"],
+        unique=False,
+    )
+    op.create_index("ix_rollout_by_end", "rollout", ["job_id", "end", "id", "reward"], unique=False)
+    op.create_index(
+        "ix_rollout_by_fate", "rollout", ["job_id", "fate", "id", "reward"], unique=False
+    )
+    op.create_index(
+        "ix_rollout_by_oldest_version",
+        "rollout",
+        ["job_id", "oldest_version", "id", "reward"],
         unique=False,
     )
     op.create_index(
-        op.f("ix_rollout_job_id_purpose_id"), "rollout", ["job_id", "purpose", "id"], unique=False
+        "ix_rollout_by_purpose", "rollout", ["job_id", "purpose", "id", "reward"], unique=False
     )
     op.create_index(
-        op.f("ix_rollout_job_id_task_id_id"), "rollout", ["job_id", "task_id", "id"], unique=False
-    )
-    op.create_index(
-        op.f("ix_rollout_job_id_verdict_id"), "rollout", ["job_id", "verdict", "id"], unique=False
-    )
-    op.create_index("ix_rollout_reward", "rollout", ["job_id", "id", "reward"], unique=False)
-    op.create_index(
-        op.f("ix_rollout_group_job_id_disposition_id"),
-        "rollout_group",
-        ["job_id", "disposition", "id"],
+        "ix_rollout_by_reward_bin",
+        "rollout",
+        ["job_id", "reward_bin", "id", "reward"],
         unique=False,
     )
     op.create_index(
-        op.f("ix_rollout_group_job_id_policy_version_id"),
+        "ix_rollout_by_task_id", "rollout", ["job_id", "task_id", "id", "reward"], unique=False
+    )
+    op.create_index(
+        "ix_rollout_by_verdict", "rollout", ["job_id", "verdict", "id", "reward"], unique=False
+    )
+    op.add_column(
         "rollout_group",
-        ["job_id", "policy_version", "id"],
+        sa.Column(
+            "fate",
+            sa.Text(),
+            sa.Computed("split_part(disposition, '('::text, 1)", persisted=True),
+            nullable=True,
+        ),
+    )
+    op.drop_index(op.f("ix_rollout_group_job_id_id"), table_name="rollout_group")
+    op.create_index(
+        "ix_rollout_group_by_disposition",
+        "rollout_group",
+        ["job_id", "disposition", "id", "mean_reward"],
         unique=False,
     )
     op.create_index(
-        op.f("ix_rollout_group_job_id_purpose_id"),
+        "ix_rollout_group_by_fate",
         "rollout_group",
-        ["job_id", "purpose", "id"],
+        ["job_id", "fate", "id", "mean_reward"],
         unique=False,
     )
     op.create_index(
-        op.f("ix_rollout_group_job_id_task_id_id"),
+        "ix_rollout_group_by_policy_version",
         "rollout_group",
-        ["job_id", "task_id", "id"],
+        ["job_id", "policy_version", "id", "mean_reward"],
+        unique=False,
+    )
+    op.create_index(
+        "ix_rollout_group_by_purpose",
+        "rollout_group",
+        ["job_id", "purpose", "id", "mean_reward"],
+        unique=False,
+    )
+    op.create_index(
+        "ix_rollout_group_by_reward", "rollout_group", ["job_id", "id", "mean_reward"], unique=False
+    )
+    op.create_index(
+        "ix_rollout_group_by_task_id",
+        "rollout_group",
+        ["job_id", "task_id", "id", "mean_reward"],
         unique=False,
     )
 
 
 def downgrade() -> None:
     """Undo this revision."""
-    op.drop_index(op.f("ix_rollout_group_job_id_task_id_id"), table_name="rollout_group")
-    op.drop_index(op.f("ix_rollout_group_job_id_purpose_id"), table_name="rollout_group")
-    op.drop_index(op.f("ix_rollout_group_job_id_policy_version_id"), table_name="rollout_group")
-    op.drop_index(op.f("ix_rollout_group_job_id_disposition_id"), table_name="rollout_group")
-    op.drop_index("ix_rollout_reward", table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_verdict_id"), table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_task_id_id"), table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_purpose_id"), table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_oldest_version_id"), table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_fate_id"), table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_end_id"), table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_disposition_id"), table_name="rollout")
-    op.drop_index(op.f("ix_rollout_job_id_bucket_id"), table_name="rollout")
+    op.drop_index("ix_rollout_group_by_task_id", table_name="rollout_group")
+    op.drop_index("ix_rollout_group_by_reward", table_name="rollout_group")
+    op.drop_index("ix_rollout_group_by_purpose", table_name="rollout_group")
+    op.drop_index("ix_rollout_group_by_policy_version", table_name="rollout_group")
+    op.drop_index("ix_rollout_group_by_fate", table_name="rollout_group")
+    op.drop_index("ix_rollout_group_by_disposition", table_name="rollout_group")
+    op.create_index(
+        op.f("ix_rollout_group_job_id_id"), "rollout_group", ["job_id", "id"], unique=False
+    )
+    op.drop_column("rollout_group", "fate")
+    op.drop_index("ix_rollout_by_verdict", table_name="rollout")
+    op.drop_index("ix_rollout_by_task_id", table_name="rollout")
+    op.drop_index("ix_rollout_by_reward_bin", table_name="rollout")
+    op.drop_index("ix_rollout_by_purpose", table_name="rollout")
+    op.drop_index("ix_rollout_by_oldest_version", table_name="rollout")
+    op.drop_index("ix_rollout_by_fate", table_name="rollout")
+    op.drop_index("ix_rollout_by_end", table_name="rollout")
+    op.drop_index("ix_rollout_by_disposition", table_name="rollout")
+    op.drop_index("ix_rollout_by_bucket", table_name="rollout")
+    op.drop_column("rollout", "reward_bin")
     op.drop_column("rollout", "bucket")
     op.drop_column("rollout", "fate")
     op.drop_column("rollout", "task_id")
