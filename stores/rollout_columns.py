@@ -1,9 +1,9 @@
 """Columns and indexes by which groups and rollouts are found.
 
 Each equality filter has an index (job, column, id, reward): it gives a page in the order of the
-cursor without a sort, however many rows match, and leaves out other rewards unread. Columns that were the group's are repeated on the rollout,
-for a page that joins nothing. `fate`, `bucket`
-and `reward_bin` are generated: no writer can get them wrong.
+cursor without a sort, however many rows match, and leaves out other rewards unread. Columns that
+were the group's are repeated on the rollout, for a page that joins nothing. `fate`, `bucket` and
+`reward_bin` are generated: no writer can get them wrong.
 """
 
 from bisect import bisect_right
@@ -88,5 +88,8 @@ def indexes_of_groups() -> tuple[Index, ...]:
     filters = ("task_id", "purpose", "disposition", "fate", "policy_version")
     return (
         Index("ix_rollout_group_by_reward", "job_id", "id", "mean_reward"),
-        *(Index(f"ix_rollout_group_by_{one}", "job_id", one, "id", "mean_reward") for one in filters),
+        *(
+            Index(f"ix_rollout_group_by_{one}", "job_id", one, "id", "mean_reward")
+            for one in filters
+        ),
     )

@@ -116,7 +116,7 @@ def page_query(
 def _in_bins(
     job_id: str, filters: Filters, bounds: Sequence[ColumnElement[bool]], request: PageRequest
 ) -> Select[Any]:
-    """Ids of one page of a range of rewards: the first ones of each bin, of which the page keeps the first."""
+    """Ids of one page of a range of rewards: the first ones of each bin, in the page's order."""
     order = rollout.c.id.desc() if request.descending else rollout.c.id
     after = [] if request.after is None else [beyond(rollout.c.id, request)]
     parts = [
@@ -188,10 +188,8 @@ class History:
 
 async def history(connection: AsyncConnection, found: Row[Any]) -> History:
     """History of a rollout that `find` gave."""
-    rows = []
-    for table, order in ((t.rollout_try, "try"), (t.rollout_hop, "hop")):
-        query = select(table).where(table.c.rollout_id == found.id).order_by(table.c[order])
-        rows.append((await connection.execute(query)).all())
+    tries = await _of_rollout(connection, t.rollout_try, "try", found.id)
+    hops = await _of_rollout(connection, t.rollout_hop, "hop", found.id)
     its_group = (await connection.execute(select(group).where(group.c.id == found.group_id))).one()
     step = t.train_step
     query = (
@@ -207,4 +205,11 @@ async def history(connection: AsyncConnection, found: Row[Any]) -> History:
         )
         .where(member.c.attempt_id == found.attempt_id, member.c.group_id == found.group_id)
     )
-    return History(*rows, group=its_group, step=(await connection.execute(query)).first())
+    return History(tries, hops, its_group, (await connection.execute(query)).first())
+
+
+async def _of_rollout(
+    connection: AsyncConnection, table: Table, order: str, rollout_id: str
+) -> Sequence[Row[Any]]:
+    query = select(table).where(table.c.rollout_id == rollout_id).order_by(table.c[order])
+    return (await connection.execute(query)).all()

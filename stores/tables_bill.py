@@ -61,7 +61,7 @@ sandbox_interval = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("ended_at", DateTime(timezone=True)),
-    PrimaryKeyConstraint("rollout_id", "purpose", "number"),
+    PrimaryKeyConstraint("rollout_id", "purpose", "number", "host_id", "epoch"),
     CheckConstraint("purpose in ('agent','grader')", name="purpose"),
     Index(None, "attempt_id"),
     Index(
@@ -102,4 +102,3 @@ bill_line = Table(
     PrimaryKeyConstraint("attempt_id", "resource", "bucket"),
     Index(None, "job_id"),
 )
-

@@ -42,8 +42,8 @@ async def detail(gateway: Gateway, caller: ProjectCaller, rollout_id: str) -> Ro
         columns
         | {
             "current_try": columns["try"],
-            "tries": [_try_of(one._mapping) for one in history.tries],
-            "hops": [{**one._mapping, "try_number": one._mapping["try"]} for one in history.hops],
+            "tries": [_try_of(dict(one._mapping)) for one in history.tries],
+            "hops": [_hop_of(dict(one._mapping)) for one in history.hops],
             "group": dict(history.group._mapping),
             "training": _training_of(history),
             "reason": reason_of(row, history),
@@ -60,6 +60,10 @@ def _try_of(one: Mapping[str, Any]) -> Try:
         hop=one["hop"],
         ended_at=one["ended_at"],
     )
+
+
+def _hop_of(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**one, "try_number": one["try"]}
 
 
 def _training_of(history: History) -> Mapping[str, Any] | None:

@@ -99,7 +99,7 @@ def upgrade() -> None:
             ["rollout_id"], ["rollout.id"], name=op.f("fk_sandbox_interval_rollout_id")
         ),
         sa.PrimaryKeyConstraint(
-            "rollout_id", "purpose", "number", name=op.f("pk_sandbox_interval")
+            "rollout_id", "purpose", "number", "host_id", "epoch", name=op.f("pk_sandbox_interval")
         ),
     )
     op.create_index(

@@ -11,8 +11,11 @@ from typing import Any, Final
 
 import psycopg
 import pytest
+from sqlalchemy import create_engine
 
+from stores import tables as t
 from stores.rollouts import Filters, page_query
+from stores.unit_of_work import sqlalchemy_url
 from supervisor.postgres import Cluster
 from tests.accept.lists.fill import ROLLOUTS, fill
 from tests.integration.api.world import Tenant, installation
@@ -88,13 +91,9 @@ class Lists:
 
     def plan(self, filters: Mapping[str, Any]) -> dict[str, Any]:
         """Postgres's plan for a first page of rollouts."""
-        from sqlalchemy.dialects import postgresql
-
-        from stores import tables as t
-
         query = page_query(self.tenant.project_id, self.job, Filters(**filters))
         compiled = query.order_by(t.rollout.c.id).limit(51).compile(
-            dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True}
+            dialect=create_engine(sqlalchemy_url(self.url)).dialect, compile_kwargs={"literal_binds": True}
         )  # fmt: skip
         with psycopg.connect(self.url) as connection:
             row = connection.execute(f"explain (format json) {compiled}".encode()).fetchone()
@@ -105,9 +104,7 @@ class Lists:
 
 
 @pytest.fixture(scope="module")
-def lists(
-    postgres_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lists]:
+def lists(postgres_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lists]:
     postgres_cluster.create_database("lists", TEMPLATE)
     url = postgres_cluster.url("lists")
     home: Path = tmp_path_factory.mktemp("lists")
