@@ -4,12 +4,13 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response, StreamingResponse
 
 from api.auth.caller import Viewer
 from api.gateway import Gateway, gateway_of
 from api.paging import Wanted, to_page
 from api.problems import not_found
-from api.rollouts import service
+from api.rollouts import export, service
 from domain.billing import Bucket
 from domain.states import End, Purpose
 from stores import rollouts
@@ -107,6 +108,30 @@ async def list_rollouts(
             connection, caller.project_id, job_id, filters=filters, request=wanted
         )
     return to_page(found, service.rollout_of)
+
+
+@router.get("/jobs/{job_id}/rollouts/export", response_class=Response)
+async def export_rollouts(
+    job_id: str,
+    caller: Viewer,
+    gateway: GatewayDep,
+    filters: Annotated[Filters, Depends(rollout_filters)],
+    format_: Annotated[export.Format, Query(alias="format")] = "jsonl",
+    after: Annotated[str | None, Query(max_length=100)] = None,
+) -> StreamingResponse:
+    """Trajectories of a job, streamed: one record a rollout, in the order of their ids.
+
+    A record has the row, and its tokens as a chain of nodes with ids, mask, log-probabilities and
+    policy versions; without tokens it says why under `error`.
+    """
+    await service.need_job(gateway, caller, job_id)
+    wish = export.Wish(job_id, filters, after)
+    headers = {"Content-Disposition": f'attachment; filename="{job_id}.{format_}"'}
+    return StreamingResponse(
+        export.stream(gateway, caller, wish, format_),
+        media_type=export.MEDIA_TYPES[format_],
+        headers=headers,
+    )
 
 
 @router.get("/rollouts/{rollout_id}")

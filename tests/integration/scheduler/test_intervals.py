@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -161,7 +162,7 @@ async def test_intervals_of_random_histories_neither_gap_nor_overlap(
 
 def _assert_tiled(keeper: Keeper) -> None:
     found = rows(keeper)
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         assert before[5] is not None
         assert before[4] <= before[5] <= after[4]
         is_new_life = after[2] == "declared" and after[1] is None
