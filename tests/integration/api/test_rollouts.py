@@ -1,6 +1,7 @@
 """Groups, rollouts, trajectories, ledger and metrics, as other processes wrote them."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -81,6 +82,78 @@ def test_a_rollout_shows_the_tries_that_ended(world: World, tenant: Tenant, fill
         "killed",
         True,
     )
+
+
+def test_a_dropped_rollout_is_followed_from_its_tries_to_the_trainers_row(
+    world: World, tenant: Tenant, filled: Filled
+) -> None:
+    job, rollout = filled.job, filled.rollouts[2]
+    world.add(
+        t.rollout_try, rollout_id=rollout, end="engine_lost", cause="killed", counts=True, hop=2,
+        **{"try": 1},
+    )  # fmt: skip
+    for hop, try_ in ((1, 1), (2, 1), (3, 2)):
+        world.add(
+            t.rollout_hop, rollout_id=rollout, hop=hop, attempt_id=job["attempt_id"],
+            host_id=f"host_x_engine{hop}", engine_s=0.5, tool_wait_s=0.25, **{"try": try_},
+        )  # fmt: skip
+    world.add(
+        t.train_step, job_id=job["id"], attempt_id=job["attempt_id"], step=1, epoch=1,
+        group_ids=[filled.train], payloads=[], learning_rate=0.1, weights_sha="w1",
+        weights_uri="weights", probe_uri="probe",
+    )  # fmt: skip
+    world.change(t.rollout_group, filled.train, payload_uri="payload/1", payload_sha="p1", usable=2)
+    with tenant.sdk() as client:
+        shown = client.rollouts.get(rollout)
+    assert [(one.number, one.end, one.hop) for one in shown.tries] == [(1, "engine_lost", 2)]
+    assert [(one.hop, one.try_number, one.host_id) for one in shown.hops] == [
+        (1, 1, "host_x_engine1"),
+        (2, 1, "host_x_engine2"),
+        (3, 2, "host_x_engine3"),
+    ]
+    assert (shown.end, shown.verdict, shown.disposition) == (
+        "timeout",
+        "unscorable",
+        "dropped(unscorable)",
+    )
+    assert (shown.group.disposition, shown.group.usable) == ("trained(1)", 2)
+    assert shown.training is not None
+    assert (shown.training.step, shown.training.weights_sha) == (1, "w1")
+    assert shown.training.payload is not None
+    assert (shown.training.payload.uri, shown.training.payload.sha256) == ("payload/1", "p1")
+    assert "It ended with timeout. It is unscorable: bad_type." in shown.reason
+
+
+REASONS: tuple[tuple[Mapping[str, Any], Mapping[str, Any], str], ...] = (
+    ({}, {}, "Step 1 trained it with an advantage of 0.5."),
+    ({"disposition": "dropped(zero_variance)"}, {}, "the same reward"),
+    (
+        {"disposition": "dropped(stale)"},
+        {"cause": "oldest token 3, step 9"},
+        "Cause: oldest token 3, step 9",
+    ),
+    ({"disposition": "dropped(shrunk)", "end": "sandbox_lost"}, {}, "failed: sandbox_lost"),
+    ({"disposition": "pending", "closed_at": None}, {}, "It runs: try 1"),
+    ({"disposition": "pending"}, {"graded_at": None}, "waits for the verdicts"),
+    ({"disposition": "pending"}, {}, "waits for the commit of step 1"),
+)
+
+
+@pytest.mark.parametrize(("row", "group", "words"), REASONS, ids=str)
+def test_a_rollout_says_in_a_sentence_what_became_of_it(
+    world: World,
+    tenant: Tenant,
+    filled: Filled,
+    row: Mapping[str, Any],
+    group: Mapping[str, Any],
+    words: str,
+) -> None:
+    now = datetime.now(UTC)
+    rollout = filled.rollouts[0]
+    world.change(t.rollout, rollout, **{"closed_at": now, "advantage": 0.5, **row})
+    world.change(t.rollout_group, filled.train, **{"graded_at": now, **group})
+    with tenant.sdk() as client:
+        assert words in client.rollouts.get(rollout).reason
 
 
 def test_the_ledger_counts_every_rollout_once(tenant: Tenant, filled: Filled) -> None:
