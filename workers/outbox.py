@@ -14,8 +14,8 @@ from infra.clock import Clock
 from infra.logging import get_logger
 from stores.unit_of_work import AsyncConnection, Database, HostFence
 
-BATCH_MAX: Final = 500
-"""Facts of one transaction: it holds the host's fence, which a keeper's end waits for."""
+BATCH_MAX: Final = 100
+"""Facts of one transaction: it holds the host's fence, which a renewal of the lease waits for."""
 
 WAITING_MAX: Final = 100_000
 """Facts kept while Postgres is away; hours of them. Beyond it the oldest are lost, and counted."""

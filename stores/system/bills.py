@@ -1,8 +1,9 @@
 """The ledger: an attempt's bill is written once, when it has ended and nothing of it is held any more."""
 
+from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import exists, func, insert, select, update
+from sqlalchemy import exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.ids import AttemptId
@@ -11,6 +12,9 @@ from stores import tables as t
 
 SETTLED_AT_ONCE: Final = 4
 """Attempts of one pass: reading a long attempt's facts takes a second or two."""
+
+FATES_WITHIN: Final = timedelta(minutes=10)
+"""After it, groups that an attempt left open (its job failed with a defect of ours) stay `pending`."""
 
 
 async def settle(connection: AsyncConnection) -> list[AttemptId]:
@@ -28,7 +32,7 @@ async def settle(connection: AsyncConnection) -> list[AttemptId]:
             attempt.c.billed_at.is_(None),
             ~holds_host,
             ~holds_sandbox,
-            ~has_open,
+            or_(~has_open, attempt.c.ended_at < func.now() - FATES_WITHIN),
         )
         .order_by(attempt.c.id)
         .limit(SETTLED_AT_ONCE)

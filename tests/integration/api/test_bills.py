@@ -136,6 +136,16 @@ def test_nothing_is_settled_while_something_is_held(
     assert shown(tenant, held.job["id"])[0]["sandbox", "evaluation"] > 0.0
 
 
+def test_a_fate_that_never_comes_holds_a_bill_back_for_a_while_only(
+    world: World, tenant: Tenant, held: Held
+) -> None:
+    world.change(t.rollout_group, held.train, disposition="pending")
+    world.change(t.attempt, held.job["attempt_id"], ended_at=datetime.now(UTC))
+    assert world.run(bills.settle) == []
+    world.change(t.attempt, held.job["attempt_id"], ended_at=datetime.now(UTC) - bills.FATES_WITHIN)
+    assert world.run(bills.settle) == [held.job["attempt_id"]]
+
+
 def test_another_tenants_bill_is_not_found(world: World, held: Held) -> None:
     with world.tenant("another").sdk() as client, pytest.raises(NotFound):
         client.jobs.bill(held.job["id"])
