@@ -32,7 +32,7 @@ from scheduler.hosts import Hosts
 from scheduler.spec import plan_of, read_spec
 from stores import events as job_events
 from stores.blobs import Blobs
-from stores.system import coordination, jobs, leases, preparation
+from stores.system import bills, coordination, jobs, leases, preparation
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
@@ -123,7 +123,7 @@ class LeaseWatch:
 
 
 class ChoreWatch:
-    """Wakes workers for operations, and settles what waits for one that failed."""
+    """Wakes workers for operations, settles what waits for one that failed, and bills of attempts."""
 
     def __init__(self, database: Database, broker: Celery, term: int) -> None:
         self._database = database
@@ -137,6 +137,11 @@ class ChoreWatch:
             await preparation.settle_failed(connection)
         for operation in due:
             await wake(self._broker, CHORE_TASK, [operation])
+        # Without the fence, whose lock a heartbeat waits for: whoever settles writes the same lines.
+        async with self._database.begin() as connection:
+            billed = await bills.settle(connection)
+        for attempt in billed:
+            get_logger().info("bill.settled", attempt_id=attempt)
 
 
 async def wake(broker: Celery, task: str, arguments: list[object]) -> None:

@@ -9,6 +9,7 @@ from venusrl._lists import iterate, read
 from venusrl._spec import SpecSource, document_of
 from venusrl._transport import Request, Transport
 from venusrl._waiting import Waiting
+from venusrl.models.bills import Bill
 from venusrl.models.jobs import Evaluation, Event, Job, Ledger, Metric, Validation
 from venusrl.models.spec_limits import Budget, Priority
 
@@ -170,6 +171,10 @@ class Jobs:
         answer = self._transport.send(Request("GET", f"{JOBS}/{job_id}/progress")).json()
         assert isinstance(answer, dict)
         return answer
+
+    def bill(self, job_id: str) -> Bill:
+        """Where its engine-, trainer- and sandbox-seconds went; each line links to its rollouts."""
+        return read(self._transport, Request("GET", f"{JOBS}/{job_id}/bill"), Bill)
 
     def ledger(self, job_id: str) -> Ledger:
         """Every rollout of the job once, counted by purpose, end, verdict and disposition."""

@@ -11,6 +11,7 @@ from domain.events import RolloutClosed
 from domain.ids import GroupId, JobId, group_of, ordinal_of, rollout_id
 from domain.states import End, JobState, dropped
 from stores import tables as t
+from stores.system import hops
 
 group, rollout = t.rollout_group, t.rollout
 
@@ -56,6 +57,8 @@ async def open_group(
             "attempt_id": command.attempt_id,
             "organization_id": origin.organization_id,
             "index": index,
+            "purpose": command.purpose.value,
+            "task_id": origin.task_id,
         }
         for index in range(command.size)
     ]
@@ -74,7 +77,10 @@ async def raise_hop(connection: AsyncConnection, command: c.PlaceRollout) -> boo
         )
         .values(hop=command.hop, host_id=command.host_id)
     )
-    return result.rowcount == 1
+    if result.rowcount != 1:
+        return False
+    await hops.append(connection, command)
+    return True
 
 
 async def end_try(connection: AsyncConnection, command: c.EndTry) -> None:

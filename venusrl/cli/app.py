@@ -4,7 +4,7 @@ from typing import Final
 
 import typer
 
-from venusrl.cli import checkpoints, environments, jobs, server
+from venusrl.cli import checkpoints, environments, jobs, rollouts, server
 
 HELP: Final = """Reinforcement learning for language models.
 
@@ -23,5 +23,6 @@ app = typer.Typer(
 app.command("up")(server.up)
 app.command("doctor")(server.doctor)
 app.add_typer(jobs.app, name="jobs", help="Submit, follow and steer jobs.")
+app.add_typer(rollouts.app, name="rollouts", help="List, look at and export rollouts.")
 app.add_typer(environments.app, name="env", help="Upload and list environments.")
 app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")

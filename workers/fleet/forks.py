@@ -113,7 +113,7 @@ class Forker:
             holdings.notify(ForkRefused(frame.group_id, pairs, cause, transient=True))
             return False
         for held in fresh:
-            held.has_slot = True
+            holdings.took_room(held)
         return True
 
     async def _open(self, held: FleetTry, limits: SandboxLimits) -> None:

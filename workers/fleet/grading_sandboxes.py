@@ -23,6 +23,7 @@ from venusrl.env.sandbox import (
     WriteRequest,
 )
 from workers.fleet.packages import Package
+from workers.fleet.rooms import Rooms, Unwatched, grader_room
 
 GRADER_FOLDER: Final = "grader"
 GRADER_TARGET: Final = "/grader"
@@ -91,6 +92,7 @@ class GradingSandboxes:
 
     runtime: Runtime
     slots: Slots
+    rooms: Rooms = field(default_factory=Unwatched)
 
     @property
     def at_once(self) -> int:
@@ -111,9 +113,14 @@ class GradingSandboxes:
         except TimeoutError:
             raise NoGradingRoom(self.slots.describe()) from None
         wave = _Wave(self.runtime, package, {one.id: one for one in rollouts}, epoch)
+        held = [grader_room(one.id, epoch) for one in rollouts]
+        for room in held:
+            self.rooms.taken(room)
         try:
             yield wave
         finally:
             await asyncio.gather(*(self.runtime.destroy(wave.member(one.id)) for one in rollouts))
             await asyncio.gather(*wave.started.values(), return_exceptions=True)
             self.slots.give(SandboxPurpose.GRADER, count)
+            for room in held:
+                self.rooms.given(room)
