@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast, get_args
 
-from environments.ports import (
+from venusrl.env.host.ports import (
     Cause,
     EnvironmentCrashed,
     EnvironmentFault,

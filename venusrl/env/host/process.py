@@ -15,10 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
-from environments.bubblewrap import Confinement, find_bubblewrap, runner_command
-from environments.connection import CALL_GRACE_S, LogSink, RunnerConnection
-from environments.manifest import EnvironmentLimits, Manifest
-from environments.ports import (
+from venusrl.env.host.confinement import (
+    Confinement,
+    find_bubblewrap,
+    plain_command,
+    runner_command,
+)
+from venusrl.env.host.connection import CALL_GRACE_S, LogSink, RunnerConnection
+from venusrl.env.host.manifest import EnvironmentLimits, Manifest
+from venusrl.env.host.ports import (
     GRADING_TURN,
     SETUP_TURN,
     EnvironmentFault,
@@ -97,14 +102,28 @@ async def start_environment(
         pids=limits.pids,
         libraries=ADAPTER_LIBRARIES.get(manifest.adapter or "", ()),
     )
+    command = runner_command(find_bubblewrap(), confinement)
+    return await _started(command, manifest, config, log)
+
+
+async def start_plain_environment(
+    package: Path, manifest: Manifest, config: Mapping[str, Json], kit: Path, log: LogSink
+) -> SandboxedEnvironment:
+    """The same without isolation or limits: an author's own code on the author's own machine."""
+    return await _started(plain_command(package, kit), manifest, config, log)
+
+
+async def _started(
+    command: Sequence[str], manifest: Manifest, config: Mapping[str, Json], log: LogSink
+) -> SandboxedEnvironment:
     process = await asyncio.create_subprocess_exec(
-        *runner_command(find_bubblewrap(), confinement),
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={},
     )
-    environment = SandboxedEnvironment(process, limits, log)
+    environment = SandboxedEnvironment(process, manifest.limits, log)
     try:
         await environment.start(manifest.entry, {**manifest.config, **config})
     except BaseException:
