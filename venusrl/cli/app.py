@@ -23,5 +23,5 @@ app = typer.Typer(
 app.command("up")(server.up)
 app.command("doctor")(server.doctor)
 app.add_typer(jobs.app, name="jobs", help="Submit, follow and steer jobs.")
-app.add_typer(environments.app, name="env", help="Upload and list environments.")
+app.add_typer(environments.app, name="env", help="Write, check, try, upload and list environments.")
 app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")

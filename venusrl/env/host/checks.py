@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from venusrl.env.host.cases import Case, read_cases
+from venusrl.env.host.code import check_code
 from venusrl.env.host.episode import Played, Sandboxes, Spoken, Stage, grade_group, play
 from venusrl.env.host.manifest import Finding, Manifest, PackageInvalid, read_manifest
 from venusrl.env.host.ports import (
@@ -63,7 +64,9 @@ async def check_folder(
         manifest = read_manifest(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
-    findings = _unsupported(folder, manifest)
+    findings = [*_unsupported(folder, manifest), *check_code(folder)]
+    if any(one.message.startswith("not Python") for one in findings):
+        return CheckReport(tuple(findings), manifest)
     try:
         process = await start(folder, manifest)
     except EnvironmentFault as fault:

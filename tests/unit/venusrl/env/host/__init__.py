@@ -1,1 +1,1 @@
-"""Tests: unit.venusrl.env."""
+"""Tests: unit.venusrl.env.host."""
