@@ -147,7 +147,10 @@ async def _load(
 
 
 def _overlap(tasks: Mapping[str, Sequence[Task]]) -> list[Finding]:
-    train, test = ({task.prompt for task in tasks[split]} for split in SPLITS)
+    train, test = (
+        {(task.prompt, tuple(sorted(task.files.items()))) for task in tasks[split]}
+        for split in SPLITS
+    )
     shared = len(train & test)
     if not shared:
         return []
