@@ -78,6 +78,7 @@ class Report:
     failed: dict[str, int]
     components: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    judge: dict[str, int] = field(default_factory=dict)
 
     @property
     def truncated(self) -> int:

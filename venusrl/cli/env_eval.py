@@ -5,13 +5,22 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from venusrl.cli.env_local import Folder, Plain, say_notice
+from venusrl.cli.env_local import (
+    JUDGE_KEY,
+    Folder,
+    JudgeKey,
+    JudgeModel,
+    JudgeUrl,
+    Plain,
+    judge_of,
+    say_notice,
+)
 from venusrl.cli.output import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
@@ -24,6 +33,7 @@ from venusrl.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from venusrl._evaluation.judges import EndpointJudge
     from venusrl._evaluation.policies import Policy, Sampling
     from venusrl._evaluation.run import Options, Report
     from venusrl.env.local.machine import Machine
@@ -59,6 +69,9 @@ def evaluate(
     at_once: Annotated[int, typer.Option(min=1, max=256, help="Rollouts at once.")] = 8,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     pass_mark: PassMark = None,
+    judge_url: JudgeUrl = None,
+    judge_model: JudgeModel = None,
+    judge_key_variable: JudgeKey = JUDGE_KEY,
     plain: Plain = False,
     as_json: AsJson = False,
 ) -> None:
@@ -72,6 +85,7 @@ def evaluate(
     options = Options(k, tasks, seed, at_once, pass_mark)
     began = time.monotonic()
     sampling = Sampling(temperature, max_tokens, seed)
+    judge = judge_of(judge_url, judge_model, judge_key_variable)
     url = base_url or os.environ.get(BASE_VARIABLE)
     try:
         with (
@@ -79,7 +93,7 @@ def evaluate(
             local_machine(plain=plain) as machine,
         ):
             say_notice(machine)
-            report = asyncio.run(_run(machine, folder, split, policy, options))
+            report = asyncio.run(_run(machine, (folder, split), policy, options, judge))
     except EvaluationStopped as stopped:
         status = EXIT_UNREACHABLE if stopped.code == "unreachable" else EXIT_REFUSED
         fail(str(stopped), status, as_json, {"code": stopped.code})
@@ -107,21 +121,29 @@ def _policy(
 
 
 async def _run(
-    machine: "Machine", folder: Path, split: str, policy: "Policy", options: "Options"
+    machine: "Machine",
+    source: tuple[Path, str],
+    policy: "Policy",
+    options: "Options",
+    judge: "EndpointJudge | None",
 ) -> "Report":
+    folder, split = source
     from venusrl._evaluation.run import chosen, evaluate
     from venusrl.env.host.episode import Stage
     from venusrl.env.host.manifest import read_manifest
 
     manifest = read_manifest(folder)
-    process = await machine.start(folder, manifest)
+    process = await machine.start(folder, manifest, judges=judge)
     try:
         tasks = chosen(await process.load(split), options)
         stage = Stage(process, manifest, machine.sandboxes(folder))
-        return await evaluate(stage, tasks, policy, options)
+        report = await evaluate(stage, tasks, policy, options)
+        return replace(report, judge=asdict(process.judge_use))
     finally:
         await process.stop()
         await policy.close()
+        if judge is not None:
+            await judge.close()
 
 
 def _write(report: "Report", k: int, seconds: float) -> None:
@@ -141,6 +163,8 @@ def _write(report: "Report", k: int, seconds: float) -> None:
         "unscorable": _counts(report.unscorable),
         "failed": _counts(report.failed),
     }
+    if report.judge.get("calls") or report.judge.get("failed"):
+        fields["judge"] = _counts(report.judge)
     fields |= {f"reward {name}": f"{mean:.3f}" for name, mean in report.components.items()}
     fields |= {f"metric {name}": f"{mean:.3f}" for name, mean in report.metrics.items()}
     write_fields(fields)

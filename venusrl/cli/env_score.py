@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venusrl.cli.env_local import Folder, Plain, say_notice
+from venusrl.cli.env_local import (
+    JUDGE_KEY,
+    Folder,
+    JudgeKey,
+    JudgeModel,
+    JudgeUrl,
+    Plain,
+    judge_of,
+    say_notice,
+)
 from venusrl.cli.output import (
     EXIT_REFUSED,
     AsJson,
@@ -19,6 +28,7 @@ from venusrl.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from venusrl._evaluation.judges import EndpointJudge
     from venusrl._evaluation.rescore import Rescore, Source
     from venusrl.env.local.machine import Machine
     from venusrl.env.values import Value
@@ -32,6 +42,9 @@ def score(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Rollouts to read.")] = 1000,
     purpose: Purpose = None,
     changes: Annotated[int, typer.Option(min=0, help="Changed rollouts to list.")] = 10,
+    judge_url: JudgeUrl = None,
+    judge_model: JudgeModel = None,
+    judge_key_variable: JudgeKey = JUDGE_KEY,
     plain: Plain = False,
     as_json: AsJson = False,
 ) -> None:
@@ -41,11 +54,12 @@ def score(
     from venusrl.env.host.ports import EnvironmentFault
     from venusrl.env.local.machine import local_machine
 
+    judge = judge_of(judge_url, judge_model, judge_key_variable)
     try:
         with connected(as_json, is_lasting=True) as client, local_machine(plain=plain) as machine:
             say_notice(machine)
             source = Source(client, client.jobs.get(job_id), limit, purpose)
-            result = asyncio.run(_run(machine, folder, source))
+            result = asyncio.run(_run(machine, folder, source, judge))
     except (RescoreStopped, PackageInvalid, EnvironmentFault) as error:
         fail(str(error), EXIT_REFUSED, as_json)
     changed = [one for one in result.values if not one.is_same][:changes]
@@ -67,17 +81,21 @@ def score(
         raise typer.Exit(EXIT_REFUSED)
 
 
-async def _run(machine: "Machine", folder: Path, source: "Source") -> "Rescore":
+async def _run(
+    machine: "Machine", folder: Path, source: "Source", judge: "EndpointJudge | None"
+) -> "Rescore":
     from venusrl._evaluation.rescore import rescore
     from venusrl.env.host.episode import Stage
     from venusrl.env.host.manifest import read_manifest
 
     manifest = read_manifest(folder)
-    process = await machine.start(folder, manifest, source.config)
+    process = await machine.start(folder, manifest, source.config, judge)
     try:
         return await rescore(Stage(process, manifest, machine.sandboxes(folder)), source)
     finally:
         await process.stop()
+        if judge is not None:
+            await judge.close()
 
 
 def _write(result: "Rescore", changed: list[tuple[str, str, str, str]]) -> None:

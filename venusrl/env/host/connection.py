@@ -202,7 +202,7 @@ class RunnerConnection:
                 self.worst_lag_s = max(self.worst_lag_s, self.lag_s)
             case "log":
                 self._log(text_field(frame, "instance"), clean_text(text_field(frame, "text")))
-            case "sandbox":
+            case "sandbox" | "judge":
                 await self._start_serving(frame)
             case _:
                 raise BadRecord("an unknown kind of frame")

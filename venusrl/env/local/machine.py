@@ -21,15 +21,19 @@ from venusrl.env.host.confinement import (
     mirror,
     outermost,
 )
-from venusrl.env.host.connection import LogSink
+from venusrl.env.host.judges import JudgePort
 from venusrl.env.host.manifest import Manifest
 from venusrl.env.host.ports import (
     EnvironmentCrashed,
-    EnvironmentProcess,
     InstanceKey,
     SandboxPort,
 )
-from venusrl.env.host.process import discard_log, start_environment, start_plain_environment
+from venusrl.env.host.process import (
+    SandboxedEnvironment,
+    discard_log,
+    start_environment,
+    start_plain_environment,
+)
 from venusrl.env.local.sandbox import LocalSandbox, Shell, write_file
 from venusrl.env.messages import Json, Rollout
 from venusrl.env.sandbox import CallKey, SandboxError, SandboxRequest, SandboxResult
@@ -78,12 +82,15 @@ class Machine:
         folder: Path,
         manifest: Manifest,
         config: Mapping[str, Json] | None = None,
-        log: LogSink = discard_log,
-    ) -> EnvironmentProcess:
+        judges: JudgePort | None = None,
+    ) -> SandboxedEnvironment:
         """Start the environment process of a package. Raises EnvironmentFault."""
+        chosen = config or {}
         if self.bubblewrap is not None:
-            return await start_environment(folder, manifest, config or {}, log)
-        return await start_plain_environment(folder, manifest, config or {}, self.kit, log)
+            return await start_environment(folder, manifest, chosen, discard_log, judges=judges)
+        return await start_plain_environment(
+            folder, manifest, chosen, self.kit, discard_log, judges=judges
+        )
 
     def sandboxes(self, package: Path) -> LocalSandboxes:
         """Sandboxes for rollouts of this package, one folder each."""
