@@ -15,20 +15,19 @@ if TYPE_CHECKING:
     from venusrl.env.host.manifest import Finding
     from venusrl.env.local.machine import Machine
 
+JUDGE_KEY: Final = "VENUS_JUDGE_KEY"
+JUDGE_TOKENS_MAX: Final = 1024
+"""Longest verdict of a judge; a longer one is a failure, not half a verdict."""
+
 Folder = Annotated[
     Path, typer.Argument(exists=True, file_okay=False, help="Folder with a venus.toml.")
 ]
 Plain = Annotated[
     bool, typer.Option("--plain", help="Run tools without isolation even where bubblewrap works.")
 ]
-
-
 JudgeUrl = Annotated[str | None, typer.Option(help="OpenAI-compatible URL of the judge.")]
 JudgeModel = Annotated[str | None, typer.Option(help="The judge's name at that URL.")]
 JudgeKey = Annotated[str, typer.Option(help="Environment variable with the judge's key.")]
-JUDGE_KEY: Final = "VENUS_JUDGE_KEY"
-JUDGE_TOKENS_MAX: Final = 1024
-"""Longest verdict of a judge; a longer one is a failure, not half a verdict."""
 
 
 def judge_of(url: str | None, model: str | None, key_variable: str) -> "EndpointJudge | None":

@@ -64,8 +64,9 @@ async def check_folder(
         manifest = read_manifest(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
-    findings = [*_unsupported(folder, manifest), *check_code(folder)]
-    if any(one.message.startswith("not Python") for one in findings):
+    code = check_code(folder)
+    findings = [*_unsupported(folder, manifest), *code]
+    if any(one.severity == "error" for one in code):
         return CheckReport(tuple(findings), manifest)
     try:
         process = await start(folder, manifest)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from venusrl.env.host.artefacts import take_artefacts
 from venusrl.env.host.manifest import Manifest
@@ -25,7 +25,7 @@ from venusrl.env.host.ports import (
 from venusrl.env.messages import Finish, Json, Message, Rollout, Task
 from venusrl.env.sandbox import CallKey, SandboxError, SandboxRequest, SandboxResult
 
-ARTEFACT_TURN = -3
+ARTEFACT_TURN: Final = -3
 """The turn in the key of a call that takes artefacts, after the last of the environment."""
 
 
