@@ -28,6 +28,9 @@ TOTAL: Final = "total"
 TOLERANCE: Final = 1e-9
 """Below it a value has not changed."""
 
+NOT_GRADED: Final = frozenset({"env_failed", "sandbox_lost", "engine_lost", "cancelled"})
+"""Ends of the infrastructure or the user: no job grades them either."""
+
 Code: TypeAlias = Literal[
     "task_unknown", "no_trajectory", "unreadable", "artefact_not_stored", "group_incomplete"
 ]
@@ -112,15 +115,17 @@ class Source:
         config: Mapping[str, Json] = self._environment().get("config") or {}
         return config
 
-    def groups(self) -> Iterator[list[StoredRollout]]:
-        """Closed rollouts by group, whole groups as far as the limit goes."""
+    def groups(self) -> Iterator[tuple[list[StoredRollout], bool]]:
+        """Rollouts that a grader may look at, by group, and whether the limit may have cut it."""
         filters = {"purpose": self.purpose} if self.purpose else {}
+        found = list(islice(self.client.rollouts.list(self.job.id, **filters), self.limit))
         by_group: dict[str, list[StoredRollout]] = {}
-        found = self.client.rollouts.list(self.job.id, **filters)
-        for rollout in islice(found, self.limit):
-            if rollout.end is not None:
+        for rollout in found:
+            if rollout.end is not None and rollout.end not in NOT_GRADED:
                 by_group.setdefault(rollout.group_id, []).append(rollout)
-        yield from by_group.values()
+        last = found[-1].group_id if len(found) == self.limit else None
+        for group_id, members in by_group.items():
+            yield members, group_id == last
 
     def _environment(self) -> Mapping[str, Any]:
         environments = self.job.spec.get("environments") or [{}]
@@ -133,7 +138,7 @@ async def rescore(stage: Stage, source: Source) -> Rescore:
     result = Rescore()
     tasks: dict[str, dict[str, Task]] = {}
     kinds = {spec.kind for spec in stage.process.info.components}
-    for members in source.groups():
+    for members, is_cut in source.groups():
         split = source.split(members[0].purpose)
         if split not in tasks:
             tasks[split] = {task.id: task for task in await stage.process.load(split)}
@@ -141,8 +146,8 @@ async def rescore(stage: Stage, source: Source) -> Rescore:
         pairs = list(_readable(source, members, tasks[split], result))
         if not pairs:
             continue
-        if "group_reward" in kinds and len(pairs) < len(members):
-            message = f"{len(members) - len(pairs)} of {len(members)} members cannot be graded"
+        if "group_reward" in kinds and (is_cut or len(pairs) < len(members)):
+            message = f"only {len(pairs)} members are graded together"
             finding = RescoreFinding("group_incomplete", members[0].group_id, message)
             result.findings.append(finding)
         try:
