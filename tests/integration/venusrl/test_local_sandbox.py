@@ -124,6 +124,16 @@ async def test_a_grading_sandbox_has_artefacts_and_grader(
 
 
 @requires("bwrap")
+async def test_a_confined_grader_folder_is_read_only(tmp_path: Path) -> None:
+    (tmp_path / "grader").mkdir()
+    rollout = Rollout("r", 0, Task("t", ()), (), "done", 1)
+    with local_machine() as machine:
+        async with machine.sandboxes(tmp_path).grader([rollout]) as port:
+            assert (await sh(port, "touch /grader/x")).exit_code != 0
+    assert list((tmp_path / "grader").iterdir()) == []
+
+
+@requires("bwrap")
 async def test_confined_tools_reach_no_network_no_home_and_no_grader(tmp_path: Path) -> None:
     (tmp_path / "grader").mkdir()
     (tmp_path / "grader" / "hidden").write_text("key")
