@@ -1,5 +1,6 @@
 """Sandboxes of an author's machine: the same answers confined and plain."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.requirements import requires
+from tests.support.waiting import eventually
 from venusrl.env.host.ports import InstanceKey, SandboxPort
 from venusrl.env.local.machine import LocalSandboxes, local_machine
+from venusrl.env.local.sandbox import LocalSandbox
 from venusrl.env.messages import Rollout, Task
 from venusrl.env.sandbox import (
     OUTPUT_BYTES_MAX,
@@ -78,6 +81,24 @@ async def test_time_limits_end_commands_and_sources(box: SandboxPort) -> None:
     assert (await sh(box, "sleep 60", 0.3)).timed_out
     assert (await ran(box, PythonRequest("while True: pass", timeout_s=0.3))).timed_out
     assert (await ran(box, PythonRequest("print(1)"))).stdout == b"1\n"
+
+
+async def test_a_cancelled_call_ends_what_it_started(box: SandboxPort) -> None:
+    source = "import time; open('began', 'w').close(); time.sleep(61)"
+    command = ExecRequest(("sh", "-c", "touch began; sleep 61"))
+    for request in (command, PythonRequest(source)):
+        running = asyncio.create_task(box.call(KEY, request))
+        await eventually(lambda: began(box))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert (await sh(box, "rm began")).exit_code == 0
+    assert (await ran(box, PythonRequest("print(1)"))).stdout == b"1\n"
+
+
+def began(box: SandboxPort) -> bool:
+    """Whether a call has begun: others wait for it, so the folder is looked at from outside."""
+    assert isinstance(box, LocalSandbox)
+    return (box.shell.folder / "began").exists()
 
 
 async def test_output_beyond_the_cap_is_counted_not_kept(box: SandboxPort) -> None:

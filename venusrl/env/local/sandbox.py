@@ -116,7 +116,8 @@ class LocalSandbox:
                 await process.wait()
         except TimeoutError:
             timed_out = True
-        await _kill(process)
+        finally:
+            await _kill(process)
         await asyncio.gather(*reading, return_exceptions=True)
         code = KILLED if timed_out else _shell_code(process.returncode or 0)
         return ExecResult(code, bytes(out.kept), bytes(err.kept), out.cut + err.cut, timed_out)
@@ -139,6 +140,9 @@ class LocalSandbox:
         except TimeoutError:
             await self.close()
             return ExecResult(KILLED, timed_out=True)
+        except asyncio.CancelledError:
+            await self.close()  # Its answer would be read as that of the next call.
+            raise
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             await self.close()
             return ExecResult(_shell_code(process.returncode or 1) or 1, b"", LOST_NAMES)
