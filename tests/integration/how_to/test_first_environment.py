@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.chat_server import Completion, chat_server, completion
 from tests.support.how_to import ROOT, Command, Reader, WriteFile, steps_of
+from tests.support.installation import running_installation
 from tests.support.requirements import requires
-from tests.support.stack import running_stack
 from venusrl.client import Client
 
 DOCUMENT: Final = ROOT / "docs" / "how-to" / "first-environment.md"
@@ -72,11 +72,13 @@ def named(line: str, client: Client) -> str:
 @requires("bwrap", "postgres", "torch")
 def test_the_held_out_score_rises_and_the_shuffled_twin_stays_flat(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    with running_stack() as stack:
-        project = stack.admin.projects.create("reader", stack.admin.organizations.create("r").id)
-        key = stack.admin.keys.create("reader", project.id).secret
-        reader = Reader(tmp_path, {"VENUS_API_URL": stack.client.base_url, "VENUS_API_KEY": key})
-        with Client(stack.client.base_url, key) as client:
+    # A platform as a reader has it: with patient leases, for two trainings on busy cores.
+    with running_installation() as platform:
+        with Client(platform.api, platform.admin_key) as admin:
+            project = admin.projects.create("reader", admin.organizations.create("r").id)
+            key = admin.keys.create("reader", project.id).secret
+        reader = Reader(tmp_path, {"VENUS_API_URL": platform.api, "VENUS_API_KEY": key})
+        with Client(platform.api, key) as client:
             follow_the_quick_part(reader)
             for step in steps_of(DOCUMENT)[1]:
                 if isinstance(step, WriteFile):
