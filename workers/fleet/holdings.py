@@ -14,11 +14,11 @@ from domain.events import TryFailed
 from domain.ids import AttemptId, HostId, RolloutId
 from domain.sandbox import SandboxPurpose
 from domain.states import End
-from environments.ports import EnvironmentFault, EnvironmentProcess, InstanceKey
 from infra.logging import get_logger
 from sandboxes.node.registry import Failure, HeldTry, Registry, TryKey, TryState
 from sandboxes.node.slots import Slots
 from sandboxes.ports import Runtime, SandboxEvent
+from venusrl.env.host.ports import EnvironmentFault, EnvironmentProcess, InstanceKey
 from venusrl.env.messages import Json, Task
 from workers.fleet.environment_pool import EnvironmentKey
 from workers.fleet.packages import Package, PackageRef

@@ -18,8 +18,6 @@ from typing import Any, Final
 from domain.ids import AttemptId
 from domain.states import HostKind
 from domain.wire import Fork, Grade, HostSnapshot, Release, ReleaseAttempt
-from environments.ports import EnvironmentProcess
-from environments.process import start_environment
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
@@ -31,6 +29,8 @@ from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.unit_of_work import Database, HostFence
+from venusrl.env.host.ports import EnvironmentProcess
+from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Json
 from workers.fleet.data_server import DataServer
 from workers.fleet.environment_pool import EnvironmentPool

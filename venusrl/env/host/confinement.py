@@ -1,8 +1,11 @@
-"""The command line that puts an environment process into its own namespaces.
+"""The command line of an environment process, in namespaces of its own or without.
 
 Visible inside: the operating system's programs and the interpreter, read-only; the kit; the
 package, read-only; an own /tmp in memory. Nothing of this machine's homes, settings, sockets or
 network. A supervisor inside its process namespace dies with us and takes everything along.
+
+Without bubblewrap (`plain_command`) it is an ordinary child: for an author's own code on the author's
+own machine, never for somebody else's.
 """
 
 from __future__ import annotations
@@ -19,10 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from environments.ports import EnvironmentCrashed
+from venusrl.env.host.ports import EnvironmentCrashed
 
 KIT_PATH: Final = "/venus/kit"
 """Where the kit and the adapters stand inside."""
+
+KIT_ROOT: Final = Path(__file__).resolve().parents[3]
+"""Folder that holds `venusrl`: the source tree, or where it is installed."""
+
+ADAPTERS_FOLDER: Final = "environments/adapters"
+"""Stand beside the kit in the platform's tree, and nowhere else."""
 
 PACKAGE_PATH: Final = "/venus/package"
 """Where the package stands inside."""
@@ -42,7 +51,7 @@ UID_BASE: Final = 1_600_000_000
 UID_RANGE: Final = 1 << 28
 """Drawn at random from this many, so that two processes do not share one pids limit."""
 
-_SYSTEM_PATHS: Final = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache")
+SYSTEM_PATHS: Final = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache")
 _START: Final = "import sys;sys.path+={paths!r};from venusrl.env._runner.main import main;main()"
 
 
@@ -85,10 +94,26 @@ def runner_command(bwrap: Path, confinement: Confinement) -> list[str]:
         "--clearenv",
         *_environment(),
         "--",
-        str(_interpreter()),
+        str(interpreter()),
         *("-I", "-S", "-B", "-u", "-c", _START.format(paths=paths)),
         *(str(limit) for limit in limits),
     ]
+
+
+def plain_command(package: Path, kit: Path) -> list[str]:
+    """The command line without isolation; `kit` is a folder made by `link_kit`."""
+    paths = [str(kit), str(package.resolve())]
+    start = _START.format(paths=paths)
+    return [str(interpreter()), "-I", "-S", "-B", "-u", "-c", start, "0", "0", "0"]
+
+
+def link_kit(folder: Path) -> Path:
+    """A folder in which the kit alone can be imported, nothing else that is installed beside it."""
+    for part in ("venusrl/env", ADAPTERS_FOLDER):
+        if (KIT_ROOT / part).is_dir():
+            (folder / part).parent.mkdir(parents=True, exist_ok=True)
+            (folder / part).symlink_to(KIT_ROOT / part)
+    return folder
 
 
 def _is_full_root() -> bool:
@@ -102,7 +127,7 @@ def _is_full_root() -> bool:
 
 def _others_may_read(confinement: Confinement) -> bool:
     """Whether another user could read all that the process needs; a strict umask forbids it."""
-    kit = Path(__file__).resolve().parent.parent
+    kit = KIT_ROOT
     markers = [
         kit / "venusrl" / "env" / "__init__.py",
         kit / "environments" / "adapters" / "__init__.py",
@@ -130,15 +155,16 @@ def _namespaces(as_root: bool) -> list[str]:
 
 
 def _files(confinement: Confinement) -> list[str]:
-    kit = Path(__file__).resolve().parent.parent
-    binds = {str(path): path for path in _outermost(_interpreter_paths())}
+    kit = KIT_ROOT
+    binds = {str(path): path for path in outermost(interpreter_paths())}
     binds |= {site: Path(site) for site in _site_paths(confinement.libraries)}
     binds[f"{KIT_PATH}/venusrl/env"] = kit / "venusrl" / "env"
-    binds[f"{KIT_PATH}/environments/adapters"] = kit / "environments" / "adapters"
+    if (adapters := kit / ADAPTERS_FOLDER).is_dir():
+        binds[f"{KIT_PATH}/{ADAPTERS_FOLDER}"] = adapters
     binds[PACKAGE_PATH] = confinement.package.resolve()
     return [
         *("--perms", "0755", "--tmpfs", "/"),
-        *(word for path in _SYSTEM_PATHS for word in _mirror(Path(path))),
+        *(word for path in SYSTEM_PATHS for word in mirror(Path(path))),
         *("--proc", "/proc", "--dev", "/dev"),
         # Before the mounts of ours: an installation that lies below /tmp would be hidden by it.
         *("--size", str(TMP_BYTES_MAX), "--perms", "1777", "--tmpfs", "/tmp"),
@@ -159,25 +185,25 @@ def _readable_parents(targets: Iterable[str]) -> list[str]:
     return [word for parent in above for word in ("--perms", "0755", "--dir", str(parent))]
 
 
-def _mirror(path: Path) -> list[str]:
+def mirror(path: Path) -> list[str]:
     """A system path as it is outside: a link stays a link, a folder becomes read-only."""
     if path.is_symlink() and not path.is_file():
         return ["--symlink", os.readlink(path), str(path)]
     return ["--ro-bind-try", str(path), str(path)]
 
 
-def _interpreter() -> Path:
+def interpreter() -> Path:
     """The real program behind a virtual environment's link."""
     return Path(sys.executable).resolve()
 
 
-def _interpreter_paths() -> list[Path]:
+def interpreter_paths() -> list[Path]:
     """What the interpreter reads: itself, its shared library, the standard library."""
     names = ("stdlib", "platstdlib")
     folders = [Path(sysconfig.get_path(name, vars=_base_prefix())) for name in names]
     libraries = sysconfig.get_config_var("LIBDIR")
     shared = Path(libraries) if isinstance(libraries, str) else Path(sys.base_prefix)
-    candidates = [Path(sys.base_prefix), _interpreter().parent, shared, *folders]
+    candidates = [Path(sys.base_prefix), interpreter().parent, shared, *folders]
     return [path for path in candidates if path.is_dir() and not _is_system(path)]
 
 
@@ -186,10 +212,10 @@ def _base_prefix() -> dict[str, str]:
 
 
 def _is_system(path: Path) -> bool:
-    return any(path.is_relative_to(system) for system in _SYSTEM_PATHS)
+    return any(path.is_relative_to(system) for system in SYSTEM_PATHS)
 
 
-def _outermost(paths: Iterable[Path]) -> list[Path]:
+def outermost(paths: Iterable[Path]) -> list[Path]:
     """Paths of which none lies below another, in a fixed order."""
     kept: list[Path] = []
     for path in sorted(set(paths)):

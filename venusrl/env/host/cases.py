@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
-from environments.manifest import Finding
-from venusrl.env.messages import Finish, Json, Message, ToolCall
+from venusrl.env.host.manifest import Finding
+from venusrl.env.messages import Finish, Json, Message, Task, ToolCall
 from venusrl.env.wire import BadRecord, as_record, list_field, record_field, text_field
 
 ANSWER: Final = "$answer"
@@ -42,8 +42,9 @@ class ScriptedTurn:
     finish: Finish = "stop"
     replies: tuple[str, ...] | None = None
 
-    def message(self, answer: Json) -> Message:
+    def message(self, task: Task) -> Message:
         """The assistant message, with the task's answer where the script asks for it."""
+        answer = task.answer
         said = answer if isinstance(answer, str) else json.dumps(answer)
         return Message("assistant", self.content.replace(ANSWER, said), self.tool_calls)
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast, get_args
 
-from environments.ports import (
+from venusrl.env.host.ports import (
     Cause,
     EnvironmentCrashed,
     EnvironmentFault,
@@ -202,7 +202,7 @@ class RunnerConnection:
                 self.worst_lag_s = max(self.worst_lag_s, self.lag_s)
             case "log":
                 self._log(text_field(frame, "instance"), clean_text(text_field(frame, "text")))
-            case "sandbox":
+            case "sandbox" | "judge":
                 await self._start_serving(frame)
             case _:
                 raise BadRecord("an unknown kind of frame")

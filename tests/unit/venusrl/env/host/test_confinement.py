@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from environments import bubblewrap
-from environments.bubblewrap import PACKAGE_PATH, Confinement, runner_command
-from environments.ports import EnvironmentCrashed
+from venusrl.env.host import confinement
+from venusrl.env.host.confinement import PACKAGE_PATH, Confinement, runner_command
+from venusrl.env.host.ports import EnvironmentCrashed
 
 
 def command(tmp_path: Path, *, root: bool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(bubblewrap, "_is_full_root", lambda: root)
+    monkeypatch.setattr(confinement, "_is_full_root", lambda: root)
     return runner_command(Path("/bin/bwrap"), Confinement(tmp_path, 1 << 28, 16))
 
 
@@ -33,7 +33,7 @@ def test_root_becomes_an_own_user_because_root_has_no_pids_limit(
 ) -> None:
     words = command(tmp_path, root=True, monkeypatch=monkeypatch)
     other = command(tmp_path, root=True, monkeypatch=monkeypatch)
-    assert int(words[-1]) >= bubblewrap.UID_BASE
+    assert int(words[-1]) >= confinement.UID_BASE
     assert words[-1] != other[-1]
     assert "--unshare-user" not in words
 
@@ -53,9 +53,9 @@ def test_a_missing_library_is_a_cause(tmp_path: Path) -> None:
 
 
 def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(bubblewrap.BWRAP_VARIABLE, raising=False)
+    monkeypatch.delenv(confinement.BWRAP_VARIABLE, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(EnvironmentCrashed) as caught:
-        bubblewrap.find_bubblewrap()
+        confinement.find_bubblewrap()
     assert caught.value.cause == "not_isolated"

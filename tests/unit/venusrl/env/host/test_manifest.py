@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.manifest import EnvironmentLimits, PackageInvalid, parse_manifest
+from venusrl.env.host.manifest import EnvironmentLimits, PackageInvalid, parse_manifest
 
 GOOD = 'name = "calc"\nversion = "1"\nsdk = 1\nentry = "env:Calc"\n'
 

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final, Literal, cast
 
 from venusrl.env.messages import Json
@@ -112,6 +113,23 @@ def parse_manifest(text: str) -> Manifest:
     if reader.findings:
         raise PackageInvalid(tuple(reader.findings))
     return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an unpacked package."""
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        raise _refused("is missing", "a package is a folder with a venus.toml")
+    if path.stat().st_size > MANIFEST_BYTES_MAX:
+        raise _refused(f"exceeds {MANIFEST_BYTES_MAX} bytes")
+    try:
+        return parse_manifest(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise _refused(f"is not UTF-8: {error}") from error
+
+
+def _refused(message: str, hint: str = "") -> PackageInvalid:
+    return PackageInvalid((Finding(MANIFEST_NAME, "", message, hint),))
 
 
 class _Reader:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.cases import read_cases
-from venusrl.env.messages import ToolCall
+from venusrl.env.host.cases import read_cases
+from venusrl.env.messages import Task, ToolCall
 
 
 def write(folder: Path, *lines: str) -> Path:
@@ -27,8 +27,8 @@ def test_a_case_is_read_with_its_turns_and_expectations(tmp_path: Path) -> None:
     assert case.expected == {"c": 0.5, "total": 1.0}
     calls = case.turns[0].tool_calls
     assert calls == (ToolCall("call_0", "a", '{"x": 1}'), ToolCall("call_1", "b", "{,"))
-    assert case.turns[1].message("49").content == "it is 49"
-    assert case.turns[1].message([1]).content == "it is [1]"
+    assert case.turns[1].message(Task("t", (), "49")).content == "it is 49"
+    assert case.turns[1].message(Task("t", (), [1])).content == "it is [1]"
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
-from environments.bubblewrap import Confinement, find_bubblewrap, runner_command
-from environments.connection import CALL_GRACE_S, LogSink, RunnerConnection
-from environments.manifest import EnvironmentLimits, Manifest
-from environments.ports import (
+from venusrl.env.host.confinement import (
+    Confinement,
+    find_bubblewrap,
+    plain_command,
+    runner_command,
+)
+from venusrl.env.host.connection import CALL_GRACE_S, LogSink, RunnerConnection
+from venusrl.env.host.judges import JudgePort, JudgeUse, MeteredJudge, NoJudges
+from venusrl.env.host.manifest import EnvironmentLimits, Manifest
+from venusrl.env.host.ports import (
     GRADING_TURN,
     SETUP_TURN,
     EnvironmentFault,
@@ -87,7 +93,12 @@ def discard_log(instance: str, text: str) -> None:
 
 
 async def start_environment(
-    package: Path, manifest: Manifest, config: Mapping[str, Json], log: LogSink = discard_log
+    package: Path,
+    manifest: Manifest,
+    config: Mapping[str, Json],
+    log: LogSink = discard_log,
+    *,
+    judges: JudgePort | None = None,
 ) -> SandboxedEnvironment:
     """Start the process and import its entry class; the job's config goes over the package's."""
     limits = manifest.limits
@@ -97,14 +108,43 @@ async def start_environment(
         pids=limits.pids,
         libraries=ADAPTER_LIBRARIES.get(manifest.adapter or "", ()),
     )
+    command = runner_command(find_bubblewrap(), confinement)
+    return await _started(command, manifest, config, _Serving(log, judges or NoJudges()))
+
+
+async def start_plain_environment(
+    package: Path,
+    manifest: Manifest,
+    config: Mapping[str, Json],
+    kit: Path,
+    log: LogSink,
+    *,
+    judges: JudgePort | None = None,
+) -> SandboxedEnvironment:
+    """The same without isolation or limits: an author's own code on the author's own machine."""
+    serving = _Serving(log, judges or NoJudges())
+    return await _started(plain_command(package, kit), manifest, config, serving)
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What user code reaches outside of its process, beside sandboxes."""
+
+    log: LogSink
+    judges: JudgePort
+
+
+async def _started(
+    command: Sequence[str], manifest: Manifest, config: Mapping[str, Json], serving: _Serving
+) -> SandboxedEnvironment:
     process = await asyncio.create_subprocess_exec(
-        *runner_command(find_bubblewrap(), confinement),
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={},
     )
-    environment = SandboxedEnvironment(process, limits, log)
+    environment = SandboxedEnvironment(process, manifest.limits, serving.log, serving.judges)
     try:
         await environment.start(manifest.entry, {**manifest.config, **config})
     except BaseException:
@@ -117,8 +157,13 @@ class SandboxedEnvironment:
     """Implements `EnvironmentProcess` over one runner."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, limits: EnvironmentLimits, log: LogSink
+        self,
+        process: asyncio.subprocess.Process,
+        limits: EnvironmentLimits,
+        log: LogSink,
+        judges: JudgePort,
     ) -> None:
+        self._judge = MeteredJudge(judges)
         self._limits = limits
         self._info = EnvironmentInfo()
         self._instances: dict[str, _Instance] = {}
@@ -140,6 +185,11 @@ class SandboxedEnvironment:
     def worst_lag_s(self) -> float:
         """The longest that user code held the loop so far."""
         return self._connection.worst_lag_s
+
+    @property
+    def judge_use(self) -> JudgeUse:
+        """What its rewards and turns asked of judges so far."""
+        return self._judge.use
 
     @property
     def fault(self) -> EnvironmentFault | None:
@@ -256,7 +306,9 @@ class SandboxedEnvironment:
         return ok
 
     async def _serve(self, frame: Record) -> Record:
-        """A sandbox call of user code, answered as the port answers it."""
+        """A sandbox call or a question to a judge, answered as the port answers it."""
+        if frame.get("t") == "judge":
+            return await self._judge.serve(frame)
         request = request_from_json(frame.get("request"))
         if "grade" in frame:
             return await self._serve_grade(frame, request)
