@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from api.jobs.outcome import Outcome, Surroundings
-from environments.manifest import EnvironmentLimits
 from infra.settings import Settings
+from venusrl.env.host.manifest import EnvironmentLimits
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
 

@@ -12,9 +12,9 @@ from api.jobs.checks import APPENDING_RENDERERS
 from api.jobs.outcome import Outcome, Surroundings
 from api.jobs.validation import validate
 from api.system.registry import BUILTIN, models
-from environments.manifest import EnvironmentLimits
 from infra.settings import Settings
 from tests.unit.api.jobs.test_validation import SPEC, Version, look, values
+from venusrl.env.host.manifest import EnvironmentLimits
 from venusrl.env.messages import Message
 from workers.models.chat import read_chat
 from workers.models.chatml import ChatMlFormat, chatml_vocabulary
