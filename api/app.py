@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from api import document, problems
+from api.billing.routes import router as billing_router
 from api.checkpoints.routes import router as checkpoints_router
 from api.datasets.routes import router as datasets_router
 from api.edge import Edge
@@ -51,6 +52,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         environments_router,
         jobs_router,
         rollouts_router,
+        billing_router,
         checkpoints_router,
         operations_router,
         models_router,

@@ -20,7 +20,7 @@ from venusrl.models.models import ModelCreate
 
 Json = dict[str, Any]
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/metrics"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/metrics", "/v1/jobs/schema"})
 """Routes that need no key."""
 
 BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
@@ -128,6 +128,14 @@ def _describe_bodies(paths: Json) -> None:
     events = paths["/v1/jobs/{job_id}/events"]["get"]["responses"]["200"]["content"]
     # One server-sent event's data; the stream ends with an event named `end`.
     events["text/event-stream"] = {"itemSchema": {"$ref": "#/components/schemas/Event"}}
+    export = paths["/v1/jobs/{job_id}/rollouts/export"]["get"]["responses"]
+    export["200"] = {
+        "description": "One record a rollout.",
+        "content": {
+            "application/x-ndjson": {"schema": {"type": "string"}},
+            "application/vnd.apache.parquet": BINARY,
+        },
+    }
     download = paths["/v1/checkpoints/{checkpoint_id}/files/{name}"]["get"]["responses"]
     for status, words in (("200", "The whole file."), ("206", "The asked part.")):
         download[status] = {

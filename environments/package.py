@@ -19,14 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-from environments.manifest import (
-    MANIFEST_BYTES_MAX,
-    MANIFEST_NAME,
-    Finding,
-    Manifest,
-    PackageInvalid,
-    parse_manifest,
-)
+from venusrl.env.host.manifest import Finding, PackageInvalid
 
 ARCHIVE_BYTES_MAX: Final = 64 << 20
 """Largest upload; task files beyond it belong into a dataset."""
@@ -51,20 +44,20 @@ IGNORED_NAMES: Final = frozenset(
 )
 """By-products that would make two packs of one source differ."""
 
+EXTENSION_BYTES_MAX: Final = 64 * 1024
+"""Of one extended header; the longest that a name needs is a few hundred bytes."""
+
+_EXTENSION_TYPES: Final = frozenset(
+    {
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    }
+)
+
 _HEADER_TYPES: Final = frozenset({tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE})
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an unpacked package."""
-    path = folder / MANIFEST_NAME
-    if not path.is_file():
-        raise _refused(MANIFEST_NAME, "is missing", "a package is a folder with a venus.toml")
-    if path.stat().st_size > MANIFEST_BYTES_MAX:
-        raise _refused(MANIFEST_NAME, f"exceeds {MANIFEST_BYTES_MAX} bytes")
-    try:
-        return parse_manifest(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise _refused(MANIFEST_NAME, f"is not UTF-8: {error}") from error
 
 
 def pack(folder: Path) -> bytes:
@@ -138,13 +131,22 @@ class _Bounded(io.RawIOBase):
         return chunk
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose header's extensions are bounded: the reader takes each into memory whole."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _EXTENSION_TYPES and self.size > EXTENSION_BYTES_MAX:
+            raise _refused("", f"a header extension exceeds {EXTENSION_BYTES_MAX} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
+
+
 def _extract(stream: BinaryIO, folder: Path) -> None:
     seen: set[str] = set()
     left = UNPACKED_BYTES_MAX
     try:
         with (
             gzip.GzipFile(fileobj=stream, mode="rb") as zipped,
-            tarfile.open(fileobj=_Bounded(zipped), mode="r|") as archive,
+            tarfile.open(fileobj=_Bounded(zipped), mode="r|", tarinfo=_Member) as archive,
         ):
             for member in archive:
                 name = _checked_name(member)
@@ -159,8 +161,11 @@ def _extract(stream: BinaryIO, folder: Path) -> None:
                 _write(archive, member, folder / name)
         for base, _, _ in os.walk(folder):
             Path(base).chmod(0o755)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise _refused("", "a name is both a file and a folder") from error
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
-        raise _refused("", f"not a readable .tar.gz: {error}") from error
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise _refused("", f"not a readable .tar.gz: {cause or error}") from error
 
 
 def _checked_name(member: tarfile.TarInfo) -> str:

@@ -6,7 +6,7 @@ is sent again because the core decides anew from the host's next snapshot or fro
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final, assert_never
 
 from domain import commands as c
@@ -20,7 +20,7 @@ from scheduler.context import JobContext
 from scheduler.hosts import Hosts
 from scheduler.tasks import rollout_seed
 from stores import events as job_events
-from stores.system import coordination, leases
+from stores.system import coordination, evaluations, leases
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 BATCH_MAX: Final = 200
@@ -307,7 +307,7 @@ class Executor:
     async def _finish_evaluation(
         self, connection: AsyncConnection, context: JobContext, command: c.FinishEvaluation
     ) -> None:
-        score = await coordination.finish_evaluation(connection, command)
+        score = await evaluations.finish_evaluation(connection, command)
         body = {
             "step": command.step,
             "tasks": score.tasks,
@@ -315,6 +315,7 @@ class Executor:
             "unscorable": score.unscorable,
             "score": score.score,
             "seconds": round(score.seconds, 3),
+            "estimates": [asdict(one) for one in score.estimates],
         }
         await job_events.append(connection, context.job_id, "evaluation.finished", body)
 

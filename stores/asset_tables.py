@@ -1,6 +1,6 @@
 """Tables of what a project holds besides environments and jobs: models and datasets.
 
-They share the metadata of `stores.tables`. A deleted row stays for those that named it; its name is
+A deleted row stays for those that named it; its name is
 free again.
 """
 
@@ -15,18 +15,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from stores.tables import metadata
+from stores.schema import created, metadata
 
 IS_LIVE = text("deleted_at is null")
-
-
-def _created() -> Column[object]:
-    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
 
 
 model = Table(
@@ -46,7 +41,7 @@ model = Table(
     Column("parameters", BigInteger),
     # [{name, size, sha, uri}]: the closed set of names of a model folder.
     Column("files", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
-    _created(),
+    created(),
     Column("deleted_at", DateTime(timezone=True)),
     CheckConstraint("state in ('validating','ready','failed')", name="state"),
     Index("uq_model_name", "project_id", "name", unique=True, postgresql_where=IS_LIVE),
@@ -62,7 +57,7 @@ dataset = Table(
     Column("project_id", Text, ForeignKey("project.id"), nullable=False),
     Column("name", Text, nullable=False),
     Column("latest_version", Integer, nullable=False, server_default="0"),
-    _created(),
+    created(),
     Column("deleted_at", DateTime(timezone=True)),
     Index("uq_dataset_name", "project_id", "name", unique=True, postgresql_where=IS_LIVE),
     Index(None, "project_id", "id"),
@@ -82,7 +77,7 @@ dataset_version = Table(
     Column("unlisted", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     # {split: {uri, sha, size, rows?}}; rows are counted by validation.
     Column("files", JSONB, nullable=False),
-    _created(),
+    created(),
     CheckConstraint("state in ('validating','ready','failed')", name="state"),
     UniqueConstraint("dataset_id", "version"),
     UniqueConstraint("dataset_id", "content_sha"),

@@ -3,38 +3,47 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Select, and_, insert, select
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import tables as t
 from stores.paging import PageOfRows, PageRequest, fetch_page
 
-checkpoint, job = t.checkpoint, t.job
+checkpoint, job, evaluation = t.checkpoint, t.job, t.evaluation
+
+
+def _scored() -> Select[Any]:
+    """Checkpoints with their project and the score of their step's evaluation, None before it ended."""
+    is_its = and_(
+        evaluation.c.attempt_id == checkpoint.c.attempt_id, evaluation.c.step == checkpoint.c.step
+    )
+    return (
+        select(checkpoint, evaluation.c.score)
+        .join(job, job.c.id == checkpoint.c.job_id)
+        .outerjoin(evaluation, is_its)
+    )
 
 
 async def page(
     connection: AsyncConnection, project_id: str, job_id: str | None, request: PageRequest
 ) -> PageOfRows:
     """Checkpoints of a job, or of the whole project."""
-    query = (
-        select(checkpoint)
-        .join(job, job.c.id == checkpoint.c.job_id)
-        .where(job.c.project_id == project_id)
-    )
+    query = _scored().where(job.c.project_id == project_id)
     if job_id is not None:
         query = query.where(checkpoint.c.job_id == job_id)
     return await fetch_page(connection, query, checkpoint.c.id, request)
 
 
-async def find(connection: AsyncConnection, project_id: str, checkpoint_id: str) -> Row[Any] | None:
-    """A checkpoint of the project."""
-    query = (
-        select(checkpoint)
-        .join(job, job.c.id == checkpoint.c.job_id)
-        .where(job.c.project_id == project_id, checkpoint.c.id == checkpoint_id)
-    )
-    return (await connection.execute(query)).first()
+async def find(
+    connection: AsyncConnection, project_id: str, checkpoint_id: str, lock: bool = False
+) -> Row[Any] | None:
+    """A checkpoint of the project; locked by who starts from it, so that it does not expire first."""
+    query = _scored().where(job.c.project_id == project_id, checkpoint.c.id == checkpoint_id)
+    if lock:
+        query = query.with_for_update(of=checkpoint)
+    row: Row[Any] | None = (await connection.execute(query)).first()
+    return row
 
 
 async def newest(connection: AsyncConnection, project_id: str, job_id: str) -> Row[Any] | None:

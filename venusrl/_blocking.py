@@ -86,6 +86,7 @@ class Jobs(Surface[AsyncJobs]):
     resume = blocking(AsyncJobs.resume)
     cancel = blocking(AsyncJobs.cancel)
     restart = blocking(AsyncJobs.restart)
+    branch = blocking(AsyncJobs.branch)
     events = each(AsyncJobs.events)
     follow = each(AsyncJobs.follow)
     wait = blocking(AsyncJobs.wait)
@@ -93,6 +94,7 @@ class Jobs(Surface[AsyncJobs]):
     metrics = blocking(AsyncJobs.metrics)
     evaluations = blocking(AsyncJobs.evaluations)
     progress = blocking(AsyncJobs.progress)
+    bill = blocking(AsyncJobs.bill)
     ledger = blocking(AsyncJobs.ledger)
 
 
@@ -109,6 +111,7 @@ class Rollouts(Surface[AsyncRollouts]):
     list = each(AsyncRollouts.list)
     get = blocking(AsyncRollouts.get)
     trajectory = blocking(AsyncRollouts.trajectory)
+    export = blocking(AsyncRollouts.export)
 
 
 class Operations(Surface[AsyncOperations]):

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,16 +78,19 @@ class AsyncCheckpoints:
     async def generate(
         self,
         checkpoint_id: str,
-        prompt: str,
+        prompt: str | Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] = (),
         max_tokens: int = 64,
         temperature: float = 0.0,
         seed: int = 0,
         timeout_s: float = GENERATE_WAIT_S,
     ) -> Generated:
-        """One answer of the checkpoint's model to a small prompt, for a look."""
+        """One answer of the checkpoint's model to a small prompt or conversation, for a look."""
+        asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": list(prompt)}
         body = {
-            "prompt": prompt,
+            **asked,
+            "tools": list(tools),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "seed": seed,

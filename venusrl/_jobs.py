@@ -1,4 +1,4 @@
-"""Jobs: submit, follow, wait, pause, resume, cancel, restart."""
+"""Jobs: submit, follow, wait, pause, resume, cancel, restart, branch, change."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -9,7 +9,9 @@ from venusrl._events import Follower
 from venusrl._lists import iterate, read
 from venusrl._spec import SpecSource, document_of
 from venusrl._transport import Request, Transport
+from venusrl.models.bills import Bill
 from venusrl.models.jobs import Evaluation, Event, Job, Ledger, Metric, Validation
+from venusrl.models.spec_limits import Budget, Priority
 
 JOBS = "/v1/jobs"
 
@@ -53,10 +55,21 @@ class AsyncJobs:
         *,
         name: str | None = None,
         labels: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
+        max_steps: int | None = None,
+        budget: Budget | Mapping[str, Any] | None = None,
         etag: str | None = None,
     ) -> Job:
-        """Change name or labels; with an `etag` only if the job has not changed since."""
-        fields = {"name": name, "labels": None if labels is None else dict(labels)}
+        """Change what is given, also while the job runs; with an `etag` only if the job has not
+        changed since. `labels` and `budget` replace all of their kind.
+        """
+        fields = {
+            "name": name,
+            "labels": None if labels is None else dict(labels),
+            "priority": priority,
+            "max_steps": max_steps,
+            "budget": _plain(budget),
+        }
         body = {key: value for key, value in fields.items() if value is not None}
         headers = {} if etag is None else {"If-Match": etag}
         request = Request("PATCH", f"{JOBS}/{job_id}", body=body, headers=headers)
@@ -82,6 +95,21 @@ class AsyncJobs:
     async def restart(self, job_id: str, checkpoint: str | None = None) -> Job:
         """A new attempt of an ended job, from a checkpoint (the newest by default)."""
         return await self._verb(job_id, "restart", {"checkpoint": checkpoint})
+
+    async def branch(
+        self,
+        job_id: str,
+        checkpoint: str | None = None,
+        *,
+        name: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """A new job from a copy of this one's spec and a checkpoint (the newest by default).
+
+        `overrides` is part of a spec, laid over the copy. Steps are counted on from the checkpoint's.
+        """
+        body = {"checkpoint": checkpoint, "name": name, "overrides": dict(overrides or {})}
+        return await self._verb(job_id, "branch", body)
 
     def events(
         self, job_id: str, *, after: int = 0, types: Sequence[str] = ()
@@ -155,12 +183,21 @@ class AsyncJobs:
         assert isinstance(answer, dict)
         return answer
 
+    async def bill(self, job_id: str) -> Bill:
+        """Where its engine-, trainer- and sandbox-seconds went; each line links to its rollouts."""
+        return await read(self._transport, Request("GET", f"{JOBS}/{job_id}/bill"), Bill)
+
     async def ledger(self, job_id: str) -> Ledger:
         """Every rollout of the job once, counted by purpose, end, verdict and disposition."""
         return await read(self._transport, Request("GET", f"{JOBS}/{job_id}/ledger"), Ledger)
 
     async def _verb(self, job_id: str, verb: str, body: Mapping[str, Any] | None = None) -> Job:
         plain = None if body is None else dict(body)
-        return await read(
-            self._transport, Request("POST", f"{JOBS}/{job_id}/{verb}", body=plain), Job
-        )
+        request = Request("POST", f"{JOBS}/{job_id}/{verb}", body=plain)
+        return await read(self._transport, request, Job)
+
+
+def _plain(budget: Budget | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if budget is None:
+        return None
+    return budget.model_dump(mode="json") if isinstance(budget, Budget) else dict(budget)

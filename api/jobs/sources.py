@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from api.jobs.outcome import Outcome
 from api.problems import near_names
 from stores import datasets
 from stores.unit_of_work import AsyncConnection
 from venusrl.models.job_spec import JobSpec
-
-if TYPE_CHECKING:
-    from api.jobs.validation import Outcome
 
 REF: Final = re.compile(r"([a-z][a-z0-9_-]{0,62})(@[0-9]{1,9})?")
 
@@ -54,7 +52,7 @@ def check_datasets(
     spec: JobSpec,
     normal: dict[str, Any],
     known: Mapping[str, Sequence[Any]],
-    outcome: "Outcome",
+    outcome: Outcome,
 ) -> dict[str, int]:
     """Pin each dataset to a ready version; returns rows by split that datasets provide."""
     provided: dict[str, int] = {}
@@ -77,7 +75,7 @@ def check_datasets(
 
 
 def _ready_version(
-    ref: str, known: Mapping[str, Sequence[Any]], pointer: str, outcome: "Outcome"
+    ref: str, known: Mapping[str, Sequence[Any]], pointer: str, outcome: Outcome
 ) -> Any:
     name, _, number = ref.partition("@")
     if name not in known:

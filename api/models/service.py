@@ -216,17 +216,15 @@ async def bases(
     if wanted.startswith(CHECKPOINT_PREFIX):
         found = await _checkpoint_base(connection, gateway, project_id, wanted)
     else:
-        found = await _model_base(connection, project_id, wanted)
+        found = await _model_base(connection, gateway, project_id, wanted)
     return known if found is None else {**known, wanted: found}
 
 
 async def _model_base(
-    connection: AsyncConnection, project_id: str, wanted: str
+    connection: AsyncConnection, gateway: Gateway, project_id: str, wanted: str
 ) -> BaseModelInfo | None:
     row = await store.find_base(connection, project_id, wanted)
-    if row is None or row.state != "ready":
-        return None
-    return BaseModelInfo(name=wanted, context_tokens=row.context_tokens, parameters=row.parameters)
+    return await _described(gateway, row, wanted)
 
 
 async def _checkpoint_base(
@@ -234,13 +232,20 @@ async def _checkpoint_base(
 ) -> BaseModelInfo | None:
     """A ready checkpoint, by the configuration among its files."""
     row = await checkpoints.find(connection, project_id, wanted)
+    return await _described(gateway, row, wanted)
+
+
+async def _described(gateway: Gateway, row: Any, wanted: str) -> BaseModelInfo | None:
+    """What the descriptions among a ready row's files say; None when they say nothing."""
     if row is None or row.state != "ready":
         return None
-    config = next((one for one in row.files if one["name"] == "config.json"), None)
-    if config is None:
-        return None
+    files = {one["name"]: one for one in row.files}
     try:
-        return info_of(wanted, json.loads(await gateway.blobs.read(config["uri"], config["sha"])))
+        config, chat = [
+            json.loads(await gateway.blobs.read(files[name]["uri"], files[name]["sha"]))
+            for name in ("config.json", "chat.json")
+        ]
+        return info_of(wanted, config, chat)
     except (PayloadUnreadable, ValueError, KeyError, TypeError):
         return None
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from venusrl.models.checkpoints import BaseModelInfo
 
@@ -17,14 +17,20 @@ def models() -> dict[str, BaseModelInfo]:
     found = {}
     for config in sorted(BUILTIN.glob("*/config.json")):
         read = json.loads(config.read_text())
-        found[config.parent.name] = info_of(config.parent.name, read)
+        name = config.parent.name
+        chat = json.loads((config.parent / "chat.json").read_text())
+        found[name] = info_of(name, read, chat)
     return found
 
 
-def info_of(name: str, config: Mapping[str, int]) -> BaseModelInfo:
-    """What a model's configuration says of it."""
-    context = int(config["max_position_embeddings"])
-    return BaseModelInfo(name=name, context_tokens=context, parameters=_size(config))
+def info_of(name: str, config: Mapping[str, int], chat: Mapping[str, Any]) -> BaseModelInfo:
+    """What a model's configuration and its description of conversations say of it."""
+    return BaseModelInfo(
+        name=name,
+        context_tokens=int(config["max_position_embeddings"]),
+        parameters=_size(config),
+        renderer=str(chat["format"]),
+    )
 
 
 def _size(config: Mapping[str, int]) -> int:

@@ -18,6 +18,10 @@ from scheduler.core.state import Pass
 FAILED_SHARE_BATCHES: Final = 3
 """Window of the failed share; one batch would pause a job for a single bad task."""
 
+FAILING_PROBE_S: Final = 5.0
+"""Between training groups of a job of which a whole batch of tries failed in a row: each costs its
+neighbours sandboxes, and what is broken usually stays broken."""
+
 BACKOFF_MAX_S: Final = 60.0
 """A later try never waits longer; a recovered node should not find its rollouts asleep."""
 
@@ -28,10 +32,18 @@ ENGINE_LOSSES_PER_TRY: Final = 3
 def fail_try(
     run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, failure: tuple[End, str]
 ) -> None:
-    """End the current try for an infrastructure reason; start the next one or close the rollout."""
+    """End the current try for a reason of its own; start the next one or close the rollout."""
+    end, cause = failure
+    count_try(run, job, f"{end}: {cause}")
+    lose_try(run, job, group, rollout, failure)
+
+
+def lose_try(
+    run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, failure: tuple[End, str]
+) -> None:
+    """The same without a mark in the failed share: the host under it died, one death for many tries."""
     end, cause = failure
     rollout.failed_tries += 1
-    count_try(run, job, f"{end}: {cause}")
     is_last = rollout.failed_tries >= job.plan.tries
     end_try(
         run,
@@ -142,6 +154,8 @@ def count_try(run: Pass, job: JobRecord, failure: str | None) -> None:
     job.failed_tries += failure is not None
     if len(job.tries) > window:
         job.failed_tries -= job.tries.popleft() is not None
+    job.failed_in_row = 0 if failure is None else job.failed_in_row + 1
+    job.probe_after = run.now + FAILING_PROBE_S
     share = job.failed_tries / len(job.tries)
     if len(job.tries) < window or share <= job.plan.pause_if_failed_share or job.pause_wanted:
         return
@@ -170,4 +184,4 @@ def count_try(run: Pass, job: JobRecord, failure: str | None) -> None:
 def forget_tries(job: JobRecord) -> None:
     """The user lets the job run on: its failed share starts anew."""
     job.tries.clear()
-    job.failed_tries = 0
+    job.failed_tries = job.failed_in_row = 0

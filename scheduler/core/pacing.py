@@ -25,6 +25,11 @@ def alive_max(job: JobRecord, version: int) -> int:
     return max(min(lookahead, steps_left), 0) * job.plan.groups_per_batch
 
 
+def kept_max(job: JobRecord) -> int:
+    """Groups that may be alive at all: a lowered limit leaves those in the step being filled."""
+    return max(alive_max(job, job.committed), len(job.positions))
+
+
 def open_max(job: JobRecord) -> int:
     """Groups that may be unfinished at once: ceil(a x B)."""
     return math.ceil(job.plan.async_ratio * job.plan.groups_per_batch)
@@ -32,7 +37,9 @@ def open_max(job: JobRecord) -> int:
 
 def may_open(job: JobRecord, version: int, now: float) -> bool:
     """Whether the job may start one more training group on engines that serve `version`."""
-    if version < 0 or job.committed - version > 1 or _waits_for_signal(job, now):
+    if version < 0 or job.committed - version > 1:
+        return False
+    if _waits_for_signal(job, now) or _waits_for_success(job, now):
         return False
     groups = job.training_groups()
     unfinished = sum(1 for group in groups if group.is_unfinished)
@@ -45,6 +52,18 @@ def _waits_for_signal(job: JobRecord, now: float) -> bool:
         return False
     probing = any(group.is_unfinished for group in job.training_groups())
     return probing or now < job.signal.probe_after
+
+
+def _waits_for_success(job: JobRecord, now: float) -> bool:
+    """While nothing succeeds one probe group at a time looks whether that has changed."""
+    if not is_failing(job):
+        return False
+    return now < job.probe_after or any(group.is_unfinished for group in job.training_groups())
+
+
+def is_failing(job: JobRecord) -> bool:
+    """Whether a whole batch of tries failed in a row."""
+    return job.failed_in_row >= job.plan.groups_per_batch * job.plan.group_size
 
 
 def next_ordinal(job: JobRecord) -> int:

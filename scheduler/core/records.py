@@ -256,6 +256,10 @@ class JobRecord:
     tries: deque[str | None] = field(default_factory=deque)
     """Outcome of the last tries over three batches: why one failed, None where it did not."""
     failed_tries: int = 0
+    failed_in_row: int = 0
+    """Failed tries since the last that did not fail."""
+    probe_after: float = 0.0
+    """Once a whole batch of tries failed in a row, no training group opens before this time."""
     history: History = field(default_factory=History)
     trainer_losses: int = 0
     engine_losses: int = 0

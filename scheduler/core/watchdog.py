@@ -84,6 +84,8 @@ def _blocked_before_placement(
         return "weights", f"{len(job.ready)} rollouts wait for an engine with their version"
     if job.signal.is_waiting:
         return "no_signal", "no group of a whole batch had any reward variance"
+    if pacing.is_failing(job):
+        return "failing", f"the last {job.failed_in_row} tries failed, one group at a time is tried"
     if job.wanting or evaluation.has_backlog(job) or free < job.plan.group_size:
         return "sandboxes", f"{free} of {run.state.pool.sandboxes} sandboxes are free for agents"
     alive = len(job.training_groups())

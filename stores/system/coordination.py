@@ -9,8 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain import commands as c
 from domain.events import RolloutClosed
 from domain.ids import GroupId, JobId, group_of, ordinal_of, rollout_id
-from domain.states import DropReason, End, JobState, dropped
+from domain.states import End, JobState, dropped
 from stores import tables as t
+from stores.system import hops
 
 group, rollout = t.rollout_group, t.rollout
 
@@ -56,6 +57,8 @@ async def open_group(
             "attempt_id": command.attempt_id,
             "organization_id": origin.organization_id,
             "index": index,
+            "purpose": command.purpose.value,
+            "task_id": origin.task_id,
         }
         for index in range(command.size)
     ]
@@ -74,7 +77,10 @@ async def raise_hop(connection: AsyncConnection, command: c.PlaceRollout) -> boo
         )
         .values(hop=command.hop, host_id=command.host_id)
     )
-    return result.rowcount == 1
+    if result.rowcount != 1:
+        return False
+    await hops.append(connection, command)
+    return True
 
 
 async def end_try(connection: AsyncConnection, command: c.EndTry) -> None:
@@ -250,7 +256,7 @@ async def replace_member(connection: AsyncConnection, command: c.ReplaceMember) 
         )
     )
     if result.rowcount == 1:
-        await drop_group(connection, c.DropGroup(command.group_id, DropReason.PAYLOAD_LOST))
+        await drop_group(connection, c.DropGroup(command.group_id, command.reason))
     return result.rowcount == 1
 
 
@@ -278,9 +284,10 @@ async def set_job_state(connection: AsyncConnection, command: c.SetJobState) -> 
         .where(t.job.c.id == command.job_id)
         .values(
             state=command.state.value,
-            observed_generation=func.greatest(
-                t.job.c.observed_generation, command.observed_generation
-            ),
+            # A wish that came while the job ended is moot: nobody takes the ended attempt up for it.
+            observed_generation=t.job.c.generation
+            if is_terminal
+            else func.greatest(t.job.c.observed_generation, command.observed_generation),
             queue_reason=command.reason,
             queue_position=command.queue_position,
             failure=failure,
@@ -300,72 +307,6 @@ async def end_attempt(connection: AsyncConnection, attempt_id: str) -> None:
         .where(t.attempt.c.id == attempt_id, t.attempt.c.ended_at.is_(None))
         .values(ended_at=func.now())
     )
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationScore:
-    """Result of one evaluation: mean reward over the scored rollouts, and how many had no verdict."""
-
-    tasks: int
-    scored: int
-    unscorable: int
-    score: float | None
-    seconds: float
-
-
-async def finish_evaluation(
-    connection: AsyncConnection, command: c.FinishEvaluation
-) -> EvaluationScore:
-    """Aggregate the evaluation's rollouts and write its row and metric; idempotent."""
-    joined = rollout.join(group, rollout.c.group_id == group.c.id)
-    query = (
-        select(
-            func.count(func.distinct(group.c.id)),
-            func.count(rollout.c.reward),
-            func.count().filter(rollout.c.verdict == "unscorable"),
-            func.avg(rollout.c.reward),
-            func.extract("epoch", func.now() - func.min(group.c.created_at)),
-        )
-        .select_from(joined)
-        .where(
-            group.c.attempt_id == command.attempt_id,
-            group.c.purpose == "evaluation",
-            group.c.policy_version == command.step,
-        )
-    )
-    row = (await connection.execute(query)).one()
-    score = EvaluationScore(
-        tasks=row[0],
-        scored=row[1],
-        unscorable=row[2],
-        score=None if row[3] is None else float(row[3]),
-        seconds=float(row[4] or 0.0),
-    )
-    await connection.execute(
-        insert(t.evaluation)
-        .values(
-            attempt_id=command.attempt_id,
-            step=command.step,
-            tasks=score.tasks,
-            scored=score.scored,
-            unscorable=score.unscorable,
-            score=score.score,
-            seconds=score.seconds,
-        )
-        .on_conflict_do_nothing()
-    )
-    if score.score is not None:
-        await connection.execute(
-            insert(t.metric)
-            .values(
-                attempt_id=command.attempt_id,
-                step=command.step,
-                name="evaluation/score",
-                value=score.score,
-            )
-            .on_conflict_do_nothing()
-        )
-    return score
 
 
 def failed(job_id: JobId, generation: int, code: str, hint: str) -> c.SetJobState:

@@ -221,3 +221,12 @@ def test_a_step_is_closed_again_for_a_trainer_that_died_in_it() -> None:
     world.kill(hosts_of(JOB)["trainer"])
     succeed(world, job)
     assert len(world.commands(CloseStep)) > 2
+
+
+def test_a_job_that_nothing_pauses_and_of_which_all_fails_costs_few_sandboxes() -> None:
+    """Nobody is helped by more tries than tell when what is broken works again."""
+    world = World(POOL, Workload(failure=lambda rollout, try_, turn: End.SANDBOX_LOST))
+    job = world.submit(plan(pause_if_failed_share=1.0, max_staleness=3, async_ratio=4.0))
+    world.run(lambda: world.now > 200.0, 20_000)
+    assert job.state is JobState.RUNNING
+    assert 10 <= len(world.rows.groups_of(job.plan.attempt_id)) <= 60

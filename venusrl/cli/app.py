@@ -4,7 +4,7 @@ from typing import Final
 
 import typer
 
-from venusrl.cli import checkpoints, datasets, environments, jobs, keys, models, server
+from venusrl.cli import checkpoints, datasets, environments, jobs, keys, models, rollouts, server
 
 HELP: Final = """Reinforcement learning for language models.
 
@@ -28,7 +28,8 @@ app = typer.Typer(
 app.command("up")(server.up)
 app.command("doctor")(server.doctor)
 app.add_typer(jobs.app, name="jobs", help="Submit, follow and steer jobs.")
-app.add_typer(environments.app, name="env", help="Upload and list environments.")
+app.add_typer(rollouts.app, name="rollouts", help="List, look at and export rollouts.")
+app.add_typer(environments.app, name="env", help="Write, check, try, upload and list environments.")
 app.add_typer(datasets.app, name="datasets", help="Upload, list and look at datasets.")
 app.add_typer(models.app, name="models", help="List, add and delete models.")
 app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")

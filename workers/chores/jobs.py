@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from domain.errors import PayloadUnreadable
-from environments.package import read_manifest
-from environments.ports import EnvironmentFault
-from environments.process import start_environment
 from infra.codec import convert
 from infra.names import tasks_path
 from stores.blobs import sha256
 from stores.system import preparation as store
 from stores.system.operations import TakenOperation
+from venusrl.env.host.manifest import read_manifest
+from venusrl.env.host.ports import EnvironmentFault
+from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Task
 from workers.chores.dataset_tasks import TaskList, dataset_tasks
 from workers.chores.handling import ChoreFailed, ChoreTools, readable_package

@@ -27,6 +27,10 @@ ENDS_WITHIN_S: Final = 150.0
 ONE_ENGINE: Final = {"rollout_gpus": {"min": 1, "max": 1}}
 
 
+EVALUATED: Final = {"tasks": 8, "rollouts_per_task": 2, "every_steps": 2}
+"""At steps 0, 2 and, the last one, 3."""
+
+
 def submitted(stack: Stack, environment: str = "diary", **changes: Any) -> Job:
     """A job on one engine host unless said otherwise."""
     return stack.client.jobs.create(small_job(environment, **{"resources": ONE_ENGINE, **changes}))
@@ -46,12 +50,18 @@ def succeeded(stack: Stack, job: Job) -> JobRows:
 
 def test_job_trains_on_two_engine_hosts_and_leaves_nothing_behind(stack: Stack) -> None:
     two = {"rollout_gpus": {"min": 2, "max": 2}}
-    job = submitted(stack, "calc", resources=two, evaluation={"tasks": 8})
+    job = submitted(stack, "calc", resources=two, evaluation=EVALUATED)
     rows = succeeded(stack, job)
     assert len({rollout["host_id"] for rollout in rows.rollouts}) == 2
-    evaluated = {one.step: one.tasks for one in stack.client.jobs.evaluations(job.id)}
-    assert evaluated == {0: 8, 3: 8}
-    assert [one.step for one in stack.client.checkpoints.list(job.id)][-1] == 3
+    evaluated = stack.client.jobs.evaluations(job.id)
+    assert [(one.step, one.tasks, one.scored) for one in evaluated] == [
+        (0, 8, 16), (2, 8, 16), (3, 8, 16),
+    ]  # fmt: skip
+    for one in evaluated:
+        assert [each.name for each in one.estimates] == ["avg@2", "pass@1", "pass@2"]
+        assert one.estimates[0].value == pytest.approx(one.score)
+    newest = list(stack.client.checkpoints.list(job.id))[-1]
+    assert (newest.step, newest.score) == (3, evaluated[-1].score)
     assert stack.client.jobs.ledger(job.id).rollouts == len(rows.rollouts)
     assert_released(stack)
 

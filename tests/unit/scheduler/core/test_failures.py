@@ -150,3 +150,27 @@ def test_a_retry_comes_before_a_new_group() -> None:
     forks = bench.found(ForkSandboxes, bench.close(bench.rollout(1, 0)))
     assert [fork.members for fork in forks] == [((rid(0, 0), 2),)]
     assert bench.found(PlaceRollout, bench.ready(bench.rollout(0, 0))) != []
+
+
+def test_while_a_whole_batch_fails_in_a_row_one_group_at_a_time_is_tried() -> None:
+    job = plan(tries=1, max_staleness=3, async_ratio=4.0, max_steps=9)
+    bench = Bench.running(job, pool=pool(sandboxes=99))
+    for ordinal in (0, 1):
+        lose(bench, ordinal)
+    opened = len(bench.opened())
+    for ordinal in range(2, opened):
+        lose(bench, ordinal)
+    assert len(bench.opened()) == opened
+    bench.tick(failures.FAILING_PROBE_S + 1)
+    bench.tick(100.0)
+    assert len(bench.opened()) == opened + 1
+    bench.play(bench.group(opened))
+    assert len(bench.opened()) > opened + 2
+
+
+def lose(bench: Bench, ordinal: int) -> None:
+    """All members of a group fail their only try."""
+    for rollout in list(bench.group(ordinal).rollouts):
+        bench.ready(rollout)
+        bench.fail(rollout)
+        bench.close(rollout, None, End.ENV_FAILED)
