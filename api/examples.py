@@ -33,6 +33,13 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
     ("post", "/v1/datasets"): {"a name": {"name": "sums"}},
     ("post", "/v1/jobs"): {"the smallest": SMALLEST_JOB, "with more said": LARGER_JOB},
     ("post", "/v1/jobs/validate"): {"the smallest": SMALLEST_JOB},
+    ("patch", "/v1/jobs/{job_id}"): {
+        "a longer budget": {"budget": {"max_wall_hours": 8.0}},
+        "another end": {"max_steps": 60, "priority": "high"},
+    },
+    ("post", "/v1/jobs/{job_id}/branch"): {
+        "from the newest checkpoint": {"overrides": {"stop": {"max_steps": 60}}},
+    },
     ("post", "/v1/models"): {
         "a hub revision": {
             "name": "tiny",

@@ -55,6 +55,7 @@ CODES: Final = frozenset(
         "job_active",
         "job_cancelling",
         "job_ended",
+        "job_never_started",
         "method_not_allowed",
         "name_taken",
         "no_trajectory",

@@ -43,6 +43,10 @@ def test_an_example_is_accepted(
     names = {"key_id": organization["id"], "checkpoint_id": ""}
     if "{checkpoint_id}" in path:
         names["checkpoint_id"] = tenant.checkpoint(tenant.ended())
+    if "{job_id}" in path:
+        job = tenant.job()
+        names["job_id"] = job["id"]
+        tenant.checkpoint(job)
     with world.http(keys.get(path, tenant.key)) as http:
         params = {"wait": 0} if path.endswith("/generate") else {}
         answer = http.request(method, path.format(**names), json=body, params=params)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stores import tables as t
-from tests.integration.api.world import SPEC, Tenant, World
+from tests.integration.api.world import SPEC, TASKS, Tenant, World
 from venusrl.client import Conflict, Invalid
 
 
@@ -203,7 +203,7 @@ def test_a_failed_branch_restarts_from_where_it_branched(world: World, ready: Te
     start = ready.checkpoint(source)
     with ready.sdk() as client:
         made = client.jobs.branch(source["id"])
-        world.change(t.job, made.id, state="failed")
+        world.change(t.job, made.id, state="failed", tasks=TASKS)
         client.jobs.restart(made.id)
     attempts = [row for row in world.rows(t.attempt) if row.job_id == made.id]
     assert [row.from_checkpoint_id for row in attempts] == [start, start]

@@ -257,6 +257,14 @@ def test_a_restart_without_a_checkpoint_begins_anew(world: World, ready: Tenant)
     assert (attempts[2].from_checkpoint_id, attempts[2].base_step) == (None, 0)
 
 
+def test_a_job_that_never_began_is_not_restarted(world: World, ready: Tenant) -> None:
+    job = ready.ended("failed")
+    world.change(t.job, job["id"], tasks={})
+    with ready.http() as http:
+        answer = http.post(f"/v1/jobs/{job['id']}/restart")
+    assert (answer.status_code, answer.json()["code"]) == (409, "job_never_started")
+
+
 def test_a_restart_needs_a_whole_checkpoint_with_steps_left(ready: Tenant) -> None:
     job = ready.ended(stop={"max_steps": 5})
     writing = ready.checkpoint(job, state="writing")
