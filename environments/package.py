@@ -51,6 +51,19 @@ IGNORED_NAMES: Final = frozenset(
 )
 """By-products that would make two packs of one source differ."""
 
+EXTENSION_BYTES_MAX: Final = 64 * 1024
+"""Of one extended header; the longest that a name needs is a few hundred bytes."""
+
+_EXTENSION_TYPES: Final = frozenset(
+    {
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    }
+)
+
 _HEADER_TYPES: Final = frozenset({tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE})
 
 
@@ -138,13 +151,22 @@ class _Bounded(io.RawIOBase):
         return chunk
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose header's extensions are bounded: the reader takes each into memory whole."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _EXTENSION_TYPES and self.size > EXTENSION_BYTES_MAX:
+            raise _refused("", f"a header extension exceeds {EXTENSION_BYTES_MAX} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
+
+
 def _extract(stream: BinaryIO, folder: Path) -> None:
     seen: set[str] = set()
     left = UNPACKED_BYTES_MAX
     try:
         with (
             gzip.GzipFile(fileobj=stream, mode="rb") as zipped,
-            tarfile.open(fileobj=_Bounded(zipped), mode="r|") as archive,
+            tarfile.open(fileobj=_Bounded(zipped), mode="r|", tarinfo=_Member) as archive,
         ):
             for member in archive:
                 name = _checked_name(member)
@@ -159,8 +181,11 @@ def _extract(stream: BinaryIO, folder: Path) -> None:
                 _write(archive, member, folder / name)
         for base, _, _ in os.walk(folder):
             Path(base).chmod(0o755)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise _refused("", "a name is both a file and a folder") from error
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
-        raise _refused("", f"not a readable .tar.gz: {error}") from error
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise _refused("", f"not a readable .tar.gz: {cause or error}") from error
 
 
 def _checked_name(member: tarfile.TarInfo) -> str:

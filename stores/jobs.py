@@ -74,10 +74,14 @@ def _query() -> Any:
 async def find(
     connection: AsyncConnection, project_id: str, job_id: str, lock: bool = False
 ) -> Row[Any] | None:
-    """A job of the project with its attempt's number; locked when asked."""
-    query = _query().where(job.c.project_id == project_id, job.c.id == job_id)
+    """A job of the project with its attempt's number; locked when asked.
+
+    The lock is taken first: who waited for it must see the attempt that the holder has made.
+    """
+    is_it = (job.c.project_id == project_id) & (job.c.id == job_id)
     if lock:
-        query = query.with_for_update(of=job)
+        await connection.execute(select(job.c.id).where(is_it).with_for_update())
+    query = _query().where(is_it)
     found: Row[Any] | None = (await connection.execute(query)).first()
     return found
 

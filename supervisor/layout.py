@@ -57,9 +57,13 @@ class Layout:
         return hashlib.sha256(str(self.home.resolve()).encode()).hexdigest()[:12]
 
     def make(self) -> "Layout":
-        """Create the home and its plain folders."""
-        for folder in (self.home, self.logs, self.objects):
-            folder.mkdir(parents=True, exist_ok=True)
+        """Create the home and its plain folders. Raises UnsafeFolderError."""
+        try:
+            for folder in (self.home, self.logs, self.objects):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            cause = f"{error.filename or self.home}: {error.strerror}"
+            raise UnsafeFolderError(f"{cause}; set VENUS_HOME to a folder of yours") from error
         return self
 
     def sockets(self, name: str) -> Path:

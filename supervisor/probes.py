@@ -98,6 +98,10 @@ def probe_valkey() -> Finding:
         source, path = find_binary()
     except ValkeyMissingError as error:
         return Finding("valkey", False, True, "not found", str(error))
+    failure = _failure_of([str(path), "--version"], os.environ)
+    if failure is not None:
+        remedy = "name a valkey-server in VENUS_VALKEY_BIN, or set BROKER_URL"
+        return Finding("valkey", False, True, f"{path}: {failure}", remedy)
     return Finding("valkey", True, True, f"from {source}: {path}")
 
 
@@ -170,7 +174,10 @@ def probe_kvm() -> Finding:
 
 def probe_disk(home: Path) -> Finding:
     """Free space where the installation lives."""
-    place = next(folder for folder in (home, *home.parents) if folder.exists())
+    place = next(folder for folder in (home, *home.parents) if os.path.lexists(folder))
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        remedy = "set VENUS_HOME to a folder of yours"
+        return Finding("disk", False, True, f"{place} cannot be written to", remedy)
     free = shutil.disk_usage(place).free
     is_ok = free >= DISK_BYTES_MIN
     remedy = "" if is_ok else "free some space or set VENUS_HOME to another disk"

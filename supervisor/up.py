@@ -75,8 +75,8 @@ def run(options: Options) -> int:
         settings = replace(settings, home=home, object_store_url=url)
     if options.port is not None:
         settings = replace(settings, api_port=options.port)
-    layout = Layout(settings.home).make()
     try:
+        layout = Layout(settings.home).make()
         with holding_lock(layout):
             asyncio.run(_up(settings, layout, options.ready_file))
     except AlreadyUpError as error:
@@ -196,9 +196,11 @@ class State:
             "environ": dict(services.environment_for_tools(plan)),
         }
         self.refresh()
+        # To a person only: a file that takes this output is a log, which people pass on.
+        shown = key if sys.stdout.isatty() else f"in {plan.layout.admin_key}"
         sys.stdout.write(
             f"VenusRL is up at {address}\n"
-            f"admin key: {key}\n"
+            f"admin key: {shown}\n"
             f"home: {plan.settings.home}  logs: {plan.layout.logs}\n"
             f"stop with Ctrl-C or `kill {os.getpid()}`\n"
         )

@@ -125,12 +125,18 @@ async def want(
         raise conflict(f"The job has ended ({state}).", "job_ended")
     if row.desired == "cancel" and desired != "cancel":
         raise conflict("The job is being cancelled.", "job_cancelling")
-    if row.desired != desired:
+    if row.desired != desired or (desired == "run" and _has_paused_itself(row)):
         await jobs.want(connection, caller.project_id, job_id, desired)
         if state is JobState.VALIDATING and desired == "cancel":
             await jobs.end_unstarted(connection, caller.project_id, job_id)
         row = await locked(connection, caller, job_id)
     return job_of(row).model_dump(mode="json")
+
+
+def _has_paused_itself(row: Any) -> bool:
+    """The platform paused the job, which its user still wants to run, and nobody resumed it yet."""
+    is_paused = JobState(row.state) in (JobState.PAUSING, JobState.PAUSED)
+    return is_paused and row.generation <= row.observed_generation
 
 
 async def restart(

@@ -32,10 +32,18 @@ ENGINE_LOSSES_PER_TRY: Final = 3
 def fail_try(
     run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, failure: tuple[End, str]
 ) -> None:
-    """End the current try for an infrastructure reason; start the next one or close the rollout."""
+    """End the current try for a reason of its own; start the next one or close the rollout."""
+    end, cause = failure
+    count_try(run, job, f"{end}: {cause}")
+    lose_try(run, job, group, rollout, failure)
+
+
+def lose_try(
+    run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, failure: tuple[End, str]
+) -> None:
+    """The same without a mark in the failed share: the host under it died, one death for many tries."""
     end, cause = failure
     rollout.failed_tries += 1
-    count_try(run, job, f"{end}: {cause}")
     is_last = rollout.failed_tries >= job.plan.tries
     end_try(
         run,

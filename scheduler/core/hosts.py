@@ -173,32 +173,44 @@ def _take_off(run: Pass, job: JobRecord, rollout: RolloutRecord) -> None:
 
 
 def _lose_node(run: Pass, node: HostId) -> None:
-    """Its sandboxes died with it: open tries end, gradings are asked of another agent."""
+    """Its sandboxes died with it: open tries end, gradings are asked of another agent.
+
+    The death is one failure of the job, however many tries it ended: it says nothing of them.
+    """
     for job in list(run.state.jobs.values()):
+        ended = 0
         for group in list(job.groups.values()):
             if group.node == node:
-                _end_tries(run, job, group)
+                ended += _end_tries(run, job, group)
                 move_to_node(run.state, group, None)
+        if ended:
+            failures.count_try(run, job, f"{End.SANDBOX_LOST}: node_agent_lost")
         grading.fail_grades_on(run, job, node)
         run.touch(job)
     run.grants_wanted = True
     settle_fates(run)
 
 
-def _end_tries(run: Pass, job: JobRecord, group: GroupRecord) -> None:
-    for rollout in group.open_rollouts():
-        if rollout.sandbox is not SandboxState.WANTED:
-            failures.fail_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
+def _end_tries(run: Pass, job: JobRecord, group: GroupRecord) -> int:
+    """End the tries that had a sandbox there; how many."""
+    hit = [one for one in group.open_rollouts() if one.sandbox is not SandboxState.WANTED]
+    for rollout in hit:
+        failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
+    return len(hit)
 
 
 def _lose_engine(run: Pass, job: JobRecord, engine: HostId) -> None:
     """Its rollouts go on elsewhere; one that outlived too many engines is the suspect itself."""
+    ended = 0
     for group, rollout in placed_on(job, engine):
         rollout.engine_losses += 1
         if rollout.engine_losses >= failures.ENGINE_LOSSES_PER_TRY:
-            failures.fail_try(run, job, group, rollout, (End.ENGINE_LOST, "engine_host_lost"))
+            failures.lose_try(run, job, group, rollout, (End.ENGINE_LOST, "engine_host_lost"))
+            ended += 1
         else:
             _take_off(run, job, rollout)
+    if ended:
+        failures.count_try(run, job, f"{End.ENGINE_LOST}: engine_host_lost")
     settle_fates(run)
 
 

