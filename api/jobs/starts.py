@@ -35,9 +35,6 @@ async def restart(
     row = await service.locked(connection, caller, job_id)
     if JobState(row.state) not in TERMINAL:
         raise conflict(f"The job has not ended ({row.state}); cancel it first.", "job_active")
-    if not row.tasks:
-        detail = "The job ended before its task lists were read; submit its spec as a new job."
-        raise conflict(detail, "job_never_started")
     found = await _checkpoint(connection, caller, (job_id, body.checkpoint))
     start = Start() if found is None else _start(found)
     _check_steps_left(start, row.spec)
