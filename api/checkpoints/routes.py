@@ -10,9 +10,10 @@ from api.auth.caller import Developer, Viewer
 from api.checkpoints import service
 from api.gateway import GatewayDep
 from api.idempotency import IdempotencyKey, Once, run_once
+from api.jobs.storable import unstorable
 from api.operations.service import ENDED, WAIT_MAX_S, Wait, awaited
 from api.paging import Wanted, to_page
-from api.problems import not_found
+from api.problems import invalid, not_found
 from stores import checkpoints, jobs
 from venusrl.models.checkpoints import Checkpoint, GenerateRequest, Operation
 from venusrl.models.common import Page
@@ -88,6 +89,8 @@ async def generate(
 
     200 with the ended operation (state `done` or `failed`), or 202 when it takes longer than `wait`.
     """
+    if found := unstorable(body.model_dump()):
+        raise invalid(found, "The request holds what cannot be stored.")
     asked = (checkpoint_id, body)
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
     started = await run_once(

@@ -115,6 +115,7 @@ async def serve(context: HostContext) -> None:
         await agents.close()
         await engine.close()
         await database.close()
+        remove_scratch(settings.home, context)
 
 
 def make_engine(
@@ -135,9 +136,13 @@ def make_engine(
 
 def scratch_folder(home: Path, context: HostContext) -> Path:
     """Where this epoch's fetched weights lie; what earlier epochs left is removed."""
-    parent = home / "hosts" / context.host_id
-    shutil.rmtree(parent, ignore_errors=True)
-    return parent / f"e{context.epoch}"
+    remove_scratch(home, context)
+    return home / "hosts" / context.host_id / f"e{context.epoch}"
+
+
+def remove_scratch(home: Path, context: HostContext) -> None:
+    """No fetched weights of this host stay: a job's hosts never come back under other ids."""
+    shutil.rmtree(home / "hosts" / context.host_id, ignore_errors=True)
 
 
 async def _read(database: Database, attempt_id: AttemptId) -> HostedJob:

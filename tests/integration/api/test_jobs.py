@@ -1,6 +1,7 @@
 """Jobs: validation, creation, reading, verbs."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -210,6 +211,27 @@ def test_asking_twice_for_the_same_raises_the_generation_once(world: World, read
         late = http.post(f"{path}/resume")
     assert generations == [2, 2, 3, 3, 4, 4]
     assert (late.status_code, late.json()["code"]) == (409, "job_cancelling")
+
+
+@pytest.mark.parametrize("state", ["pausing", "paused"])
+def test_a_job_that_the_platform_paused_is_resumed_by_one_call(
+    world: World, ready: Tenant, state: str
+) -> None:
+    """Its user never wished for the pause: what is wanted is already `run`."""
+    job = ready.job()
+    world.change(t.job, job["id"], state=state, observed_generation=1)
+    with ready.http() as http:
+        answers = [http.post(f"/v1/jobs/{job['id']}/resume").json() for _ in range(2)]
+    assert [one["generation"] for one in answers] == [2, 2]
+
+
+def test_restarts_at_once_make_one_attempt_and_say_why_the_others_did_not(ready: Tenant) -> None:
+    job = ready.ended("cancelled")
+    with ready.http() as http, ThreadPoolExecutor(4) as pool:
+        path = f"/v1/jobs/{job['id']}/restart"
+        answers = list(pool.map(lambda _: http.post(path, json={}), range(4)))
+    assert sorted(one.status_code for one in answers) == [202, 409, 409, 409]
+    assert {one.json()["code"] for one in answers if one.status_code == 409} == {"job_active"}
 
 
 def test_an_ended_job_takes_no_verb_but_restart(ready: Tenant) -> None:

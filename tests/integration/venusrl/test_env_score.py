@@ -39,6 +39,7 @@ SPEC = {
 def stored(number: int, **fields: Any) -> dict[str, Any]:
     return {
         "id": f"ro_{number}", "group_id": f"g_{number // 2}", "job_id": "job_1",
+        "attempt_id": "att_1", "bucket": "trained",
         "index": number % 2, "purpose": "train", "task_id": "train-0", "current_try": 1, "hop": 1,
         "end": "done", "verdict": "scored", "reward": 1.0, "disposition": "trained", "turns": 1,
         "tokens": 5, "sampled_tokens": 3, "created_at": "2026-11-29T12:00:00Z",

@@ -243,6 +243,7 @@ def test_checkpoints_and_generate_print_what_a_person_looks_for(
     checkpoint = {
         "id": "ckpt_1", "job_id": "job_1", "attempt_id": "att_1", "step": 4, "state": "ready",
         "reason": "end", "weights_sha": "ab" * 32, "created_at": "2026-11-29T12:00:00Z",
+        "score": 0.25,
         "files": [{"name": "model.safetensors", "size": 10, "sha256": "cd" * 32}],
     }  # fmt: skip
     operation = {"id": "op_1", "kind": "generate", "created_at": "2026-11-29T12:00:00Z"}
@@ -255,8 +256,9 @@ def test_checkpoints_and_generate_print_what_a_person_looks_for(
     }
     listed, _ = run(monkeypatch, routes, "checkpoints", "list", "job_1")
     asked, _ = run(monkeypatch, routes, "checkpoints", "generate", "ckpt_1", "12+07+30")
-    row = ["ckpt_1", "4", "ready", "end", "10", "ab" * 8, "-"]
-    assert listed.stdout.splitlines()[1].split() == row
+    assert listed.stdout.splitlines()[1].split() == [
+        "ckpt_1", "4", "ready", "end", "10", "ab" * 8, "0.250",
+    ]  # fmt: skip
     assert asked.stdout == "a49;\n"
 
 
