@@ -13,23 +13,25 @@ from stores.paging import PageOfRows, PageRequest, fetch_page
 checkpoint, job, evaluation = t.checkpoint, t.job, t.evaluation
 
 
-def _scored() -> Select[Any]:
-    """Checkpoints with their project and the score of their step's evaluation, None before it ended."""
+def with_scores() -> Select[Any]:
+    """Checkpoints with the score of their step's evaluation, None before it ended."""
     is_its = and_(
         evaluation.c.attempt_id == checkpoint.c.attempt_id, evaluation.c.step == checkpoint.c.step
     )
-    return (
-        select(checkpoint, evaluation.c.score)
-        .join(job, job.c.id == checkpoint.c.job_id)
-        .outerjoin(evaluation, is_its)
-    )
+    return select(checkpoint, evaluation.c.score).outerjoin(evaluation, is_its)
+
+
+def _of_project(project_id: str) -> Select[Any]:
+    """The same of one project."""
+    joined = with_scores().join(job, job.c.id == checkpoint.c.job_id)
+    return joined.where(job.c.project_id == project_id)
 
 
 async def page(
     connection: AsyncConnection, project_id: str, job_id: str | None, request: PageRequest
 ) -> PageOfRows:
     """Checkpoints of a job, or of the whole project."""
-    query = _scored().where(job.c.project_id == project_id)
+    query = _of_project(project_id)
     if job_id is not None:
         query = query.where(checkpoint.c.job_id == job_id)
     return await fetch_page(connection, query, checkpoint.c.id, request)
@@ -37,7 +39,7 @@ async def page(
 
 async def find(connection: AsyncConnection, project_id: str, checkpoint_id: str) -> Row[Any] | None:
     """A checkpoint of the project."""
-    query = _scored().where(job.c.project_id == project_id, checkpoint.c.id == checkpoint_id)
+    query = _of_project(project_id).where(checkpoint.c.id == checkpoint_id)
     row: Row[Any] | None = (await connection.execute(query)).first()
     return row
 

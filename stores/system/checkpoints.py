@@ -8,7 +8,7 @@ whether the last file, the manifest, was reached.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Row, and_, select, update
+from sqlalchemy import Row, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,8 +16,9 @@ from domain.ids import AttemptId, CheckpointId, JobId, OrganizationId
 from domain.states import Purpose
 from stores import events
 from stores import tables as t
+from stores.checkpoints import with_scores
 
-checkpoint, step_table, evaluation = t.checkpoint, t.train_step, t.evaluation
+checkpoint, step_table = t.checkpoint, t.train_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +105,8 @@ async def of_attempt(
     connection: AsyncConnection, attempt_id: AttemptId
 ) -> tuple[CheckpointRow, ...]:
     """Checkpoints of an attempt that are not expired, the newest first, with their scores."""
-    is_its = and_(
-        evaluation.c.attempt_id == checkpoint.c.attempt_id, evaluation.c.step == checkpoint.c.step
-    )
     query = (
-        select(checkpoint, evaluation.c.score)
-        .outerjoin(evaluation, is_its)
+        with_scores()
         .where(checkpoint.c.attempt_id == attempt_id, checkpoint.c.state != "expired")
         .order_by(checkpoint.c.step.desc(), checkpoint.c.id.desc())
     )
