@@ -6,11 +6,15 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from api import document, problems
+from api.billing.routes import router as billing_router
 from api.checkpoints.routes import router as checkpoints_router
+from api.datasets.routes import router as datasets_router
 from api.edge import Edge
 from api.environments.routes import router as environments_router
 from api.gateway import Gateway
 from api.jobs.routes import router as jobs_router
+from api.models.routes import router as models_router
+from api.operations.routes import router as operations_router
 from api.rollouts.routes import router as rollouts_router
 from api.system.routes import router as system_router
 from api.tenancy.routes import router as tenancy_router
@@ -48,7 +52,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         environments_router,
         jobs_router,
         rollouts_router,
+        billing_router,
         checkpoints_router,
+        operations_router,
+        models_router,
+        datasets_router,
     ):
         app.include_router(router)
     document.publish(app)

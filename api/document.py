@@ -5,22 +5,43 @@ uploads and downloads, and how to authenticate.
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any, Final
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from api.examples import add_examples
 from api.problems import CODES, MEDIA_TYPE
 from venusrl.models.common import ProblemDocument
 from venusrl.models.job_spec import JobSpec
 from venusrl.models.jobs import Event
+from venusrl.models.models import ModelCreate
 
 Json = dict[str, Any]
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/metrics"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/metrics", "/v1/jobs/schema"})
 """Routes that need no key."""
 
 BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
+
+
+MODEL_FILES: Final = ("config.json", "vocab.json", "chat.json", "model.safetensors")
+
+MODEL_BODY: Final[Json] = {
+    "application/json": {"schema": {"$ref": "#/components/schemas/ModelCreate"}},
+    "multipart/form-data": {
+        "schema": {
+            "type": "object",
+            "required": ["name", *MODEL_FILES],
+            "properties": {
+                "name": {"type": "string", "pattern": "^[a-z][a-z0-9._-]{0,62}$"},
+                **dict.fromkeys(MODEL_FILES, BINARY["schema"]),
+            },
+            "additionalProperties": False,
+        }
+    },
+}
 
 
 def publish(app: FastAPI) -> None:
@@ -38,7 +59,7 @@ def publish(app: FastAPI) -> None:
 
 def _complete(document: Json) -> None:
     schemas = document["components"]["schemas"]
-    for name, model in (("Problem", ProblemDocument), ("JobSpec", JobSpec), ("Event", Event)):
+    for name, model in ADDED:
         _add_schema(schemas, name, model)
     schemas["Problem"]["properties"]["code"]["enum"] = sorted(CODES)
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -57,6 +78,16 @@ def _complete(document: Json) -> None:
         if path not in OPEN_PATHS:
             operation["security"] = [{"bearer": []}, {"header": []}]
     _describe_bodies(document["paths"])
+    add_examples(document["paths"])
+
+
+ADDED: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
+    ("Problem", ProblemDocument),
+    ("JobSpec", JobSpec),
+    ("Event", Event),
+    ("ModelCreate", ModelCreate),
+)
+"""Records that no route names in its signature."""
 
 
 def _add_schema(schemas: Json, name: str, model: type[BaseModel]) -> None:
@@ -82,14 +113,29 @@ def _describe_problems(operation: Json) -> None:
 
 
 def _describe_bodies(paths: Json) -> None:
-    spec = {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}}
     for path in ("/v1/jobs", "/v1/jobs/validate"):
+        spec = {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}}
         paths[path]["post"]["requestBody"] = {"required": True, "content": spec}
     upload = paths["/v1/environments/{name}/versions"]["post"]
     upload["requestBody"] = {"required": True, "content": {"application/gzip": BINARY}}
+    dataset = paths["/v1/datasets/{name}/versions"]["post"]
+    splits = {"type": "object", "additionalProperties": BINARY["schema"], "minProperties": 1}
+    dataset["requestBody"] = {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": splits}},
+    }
+    paths["/v1/models"]["post"]["requestBody"] = {"required": True, "content": deepcopy(MODEL_BODY)}
     events = paths["/v1/jobs/{job_id}/events"]["get"]["responses"]["200"]["content"]
     # One server-sent event's data; the stream ends with an event named `end`.
     events["text/event-stream"] = {"itemSchema": {"$ref": "#/components/schemas/Event"}}
+    export = paths["/v1/jobs/{job_id}/rollouts/export"]["get"]["responses"]
+    export["200"] = {
+        "description": "One record a rollout.",
+        "content": {
+            "application/x-ndjson": {"schema": {"type": "string"}},
+            "application/vnd.apache.parquet": BINARY,
+        },
+    }
     download = paths["/v1/checkpoints/{checkpoint_id}/files/{name}"]["get"]["responses"]
     for status, words in (("200", "The whole file."), ("206", "The asked part.")):
         download[status] = {

@@ -25,8 +25,8 @@ METHODS: Final = frozenset({"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OP
 
 REQUESTS: Final = Counter("venus_http_requests", "Answers of the gateway.", ["method", "status"])
 
-UPLOAD_SUFFIX: Final = "/versions"
-"""Only package uploads may be larger than an ordinary request; their route has its own limit."""
+UPLOAD_SUFFIXES: Final = ("/versions", "/v1/models")
+"""Only uploads may be larger than an ordinary request; their routes have limits of their own."""
 
 
 class Edge:
@@ -52,7 +52,7 @@ class Edge:
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
-        limit = None if scope["path"].endswith(UPLOAD_SUFFIX) else self._body_limit
+        limit = None if scope["path"].endswith(UPLOAD_SUFFIXES) else self._body_limit
         refusal = _refusal(scope, headers, limit)
         if refusal is not None:
             await problem_response(Request(scope), refusal)(scope, receive, stamped)

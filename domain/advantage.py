@@ -4,6 +4,7 @@
 |---|---|---|
 | grpo | (r - mean) / (std + epsilon), sample deviation | DeepSeekMath (2402.03300) section 4.1.1 |
 | dr_grpo | r - mean | Understanding R1-Zero-Like Training (2503.20783), equation 4 |
+| rloo | r - mean of the others | Back to Basics (2402.14740), section 2.2 |
 
 Deciding zero variance after the division is the classic fault: eight equal rewards of 0.95 in
 float32 have a deviation of 1e-8 and get advantages near 1.
@@ -28,6 +29,7 @@ class AdvantageKind(StrEnum):
 
     GRPO = "grpo"
     DR_GRPO = "dr_grpo"
+    RLOO = "rloo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ def group_advantages(
     centred = [reward - mean for reward in rewards]
     if kind is AdvantageKind.DR_GRPO:
         return Advantages(tuple(centred), zero_variance=False)
+    if kind is AdvantageKind.RLOO:
+        # r - (n mean - r) / (n - 1), written so that equal rewards give equal values.
+        return Advantages(tuple(value * n / (n - 1) for value in centred), zero_variance=False)
     deviation = math.sqrt(math.fsum(value * value for value in centred) / (n - 1))
     scale = deviation + epsilon
     return Advantages(tuple(value / scale for value in centred), zero_variance=False)

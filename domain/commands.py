@@ -164,12 +164,13 @@ class AssignGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceMember:
-    """Delete an assigned position before its step row exists and drop the group (payload lost)."""
+    """Delete an assigned position before its step row exists and drop the group."""
 
     attempt_id: AttemptId
     step: int
     position: int
     group_id: GroupId
+    reason: DropReason = DropReason.PAYLOAD_LOST
 
 
 @dataclass(frozen=True, slots=True)

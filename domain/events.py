@@ -7,7 +7,7 @@ epoch where a grader could be late.
 from dataclasses import dataclass, field
 
 from domain.ids import AttemptId, CheckpointId, GroupId, HostId, JobId, RolloutId
-from domain.plan import JobPlan
+from domain.plan import JobLimits, JobPlan
 from domain.policy import PolicyRef
 from domain.states import Desired, End, HostKind, JobState, Purpose
 
@@ -31,11 +31,25 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class DesiredChanged:
-    """The user asked for pause, cancel or (after a pause) run; level-triggered by generation."""
+    """The user asked for pause, cancel or (after a pause) run, or changed limits; level-triggered by
+    generation.
+
+    `is_wish` is False when only limits changed: a pause that the core itself decided stays.
+    """
 
     job_id: JobId
     desired: Desired
     generation: int
+    limits: JobLimits | None = None
+    is_wish: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """The job used up a limit of its budget; told again for as long as that is so."""
+
+    job_id: JobId
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +323,8 @@ class RestoredJob:
     reason: str | None = None
     issued_evaluations: tuple[int, ...] = ()
     """Ordinals of all evaluation groups opened so far, dropped and evaluated ones included."""
+    wished_generation: int | None = None
+    """Generation of the last pause, resume or cancel; later ones only changed limits. None: the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +339,7 @@ Event = (
     StateRestored
     | JobSubmitted
     | DesiredChanged
+    | BudgetSpent
     | HostJoined
     | HostLost
     | SandboxReady

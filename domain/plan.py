@@ -29,6 +29,22 @@ class OnNoSignal(StrEnum):
     PAUSE = "pause"
 
 
+class Priority(StrEnum):
+    """Class of a job in the queue for a gang."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """The numbers of a plan that a user may change while the job runs."""
+
+    max_steps: int
+    priority: Priority
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
     """Held-out evaluation: `tasks` groups of `rollouts_per_task`; steps 0 and the last always run."""
@@ -67,6 +83,12 @@ class JobPlan:
     retry_backoff_s: float
     watchdog_s: float
     """Floor of the bound after which a job without a completed group names its blocked resource."""
+    priority: Priority = Priority.NORMAL
+
+    @property
+    def limits(self) -> JobLimits:
+        """What of it may change."""
+        return JobLimits(self.max_steps, self.priority)
 
 
 @dataclass(frozen=True, slots=True)

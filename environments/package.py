@@ -19,14 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-from environments.manifest import (
-    MANIFEST_BYTES_MAX,
-    MANIFEST_NAME,
-    Finding,
-    Manifest,
-    PackageInvalid,
-    parse_manifest,
-)
+from venusrl.env.host.manifest import Finding, PackageInvalid
 
 ARCHIVE_BYTES_MAX: Final = 64 << 20
 """Largest upload; task files beyond it belong into a dataset."""
@@ -65,19 +58,6 @@ _EXTENSION_TYPES: Final = frozenset(
 )
 
 _HEADER_TYPES: Final = frozenset({tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE})
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an unpacked package."""
-    path = folder / MANIFEST_NAME
-    if not path.is_file():
-        raise _refused(MANIFEST_NAME, "is missing", "a package is a folder with a venus.toml")
-    if path.stat().st_size > MANIFEST_BYTES_MAX:
-        raise _refused(MANIFEST_NAME, f"exceeds {MANIFEST_BYTES_MAX} bytes")
-    try:
-        return parse_manifest(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise _refused(MANIFEST_NAME, f"is not UTF-8: {error}") from error
 
 
 def pack(folder: Path) -> bytes:

@@ -13,6 +13,8 @@ CHORE_TASK: Final = "venus.chore"
 GENERATE: Final = "generate"
 VALIDATE_ENVIRONMENT: Final = "validate_environment"
 PREPARE_JOB: Final = "prepare_job"
+IMPORT_MODEL: Final = "import_model"
+VALIDATE_DATASET: Final = "validate_dataset"
 """Kinds of operations."""
 
 HOST_QUEUE: Final = "hosts"
@@ -47,6 +49,16 @@ def checkpoint_prefix(job: JobId, checkpoint: CheckpointId, epoch: int) -> str:
 def package_path(content_sha: str) -> str:
     """Content-addressed environment package archive."""
     return f"environments/{content_sha}.tar.gz"
+
+
+def model_path(model: str, file: str) -> str:
+    """File of an imported model; `file` is of the closed set of names of a model folder."""
+    return f"models/{model}/{file}"
+
+
+def dataset_path(version: str, split: str) -> str:
+    """Rows of one split of a dataset version, as they were uploaded; the split's name is checked."""
+    return f"datasets/{version}/{split}.jsonl"
 
 
 def tasks_path(sha: str) -> str:

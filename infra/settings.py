@@ -38,6 +38,8 @@ class Limits:
     engine_slots: int = 64
     sandboxes: int = 256
     upload_bytes: int = 64 * 1024 * 1024
+    asset_bytes: int = 8 * 1024 * 1024 * 1024
+    """One upload of a model or a dataset version; it is streamed to disk, never held in memory."""
     request_bytes: int = 4 * 1024 * 1024
 
 
@@ -47,6 +49,7 @@ SMALL_LIMITS: Final = Limits(
     engine_slots=2,
     sandboxes=3,
     upload_bytes=1024 * 1024,
+    asset_bytes=16 * 1024 * 1024,
     request_bytes=256 * 1024,
 )
 """The small-limits profile of the test seams: engine, KV and node are full after a few turns."""
@@ -123,6 +126,10 @@ class Settings:
     api_port: int = DEFAULT_API_PORT
     schedulers: int = 1
     database_connections: int = 8
+    hub_folder: Path | None = None
+    """Local copies of hub repositories, in the layout of a hub client's cache."""
+    hub_url: str = ""
+    """Where missing hub revisions are fetched; nothing is ever fetched without it."""
     log_level: str = "INFO"
     is_checking: bool = False
     """Invariants of the core are checked after every step: tests and the small profile."""
@@ -149,6 +156,8 @@ class Settings:
             api_port=_read(source, "VENUS_API_PORT", int, DEFAULT_API_PORT),
             schedulers=_read(source, "VENUS_SCHEDULERS", int, 1),
             database_connections=_read(source, "VENUS_DATABASE_CONNECTIONS", int, 8),
+            hub_folder=Path(source["VENUS_HUB_FOLDER"]) if source.get("VENUS_HUB_FOLDER") else None,
+            hub_url=source.get("VENUS_HUB_URL", "").rstrip("/"),
             log_level=(source.get("VENUS_LOG_LEVEL") or "INFO").upper(),
             is_checking=_read(source, "VENUS_CHECK_INVARIANTS", _boolean, is_small),
         )
@@ -161,6 +170,7 @@ LIMIT_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_ENGINE_SLOTS": "engine_slots",
     "VENUS_SANDBOXES": "sandboxes",
     "VENUS_UPLOAD_BYTES": "upload_bytes",
+    "VENUS_ASSET_BYTES": "asset_bytes",
     "VENUS_REQUEST_BYTES": "request_bytes",
 }
 
@@ -197,6 +207,8 @@ VARIABLES: Final = (
     "VENUS_API_PORT",
     "VENUS_SCHEDULERS",
     "VENUS_DATABASE_CONNECTIONS",
+    "VENUS_HUB_FOLDER",
+    "VENUS_HUB_URL",
     "VENUS_LOG_LEVEL",
     "VENUS_CHECK_INVARIANTS",
 )

@@ -5,13 +5,15 @@ import os
 from alembic import context
 from sqlalchemy import Connection, create_engine
 
-from stores.tables import metadata
+from stores import asset_tables, tables
 from stores.unit_of_work import sqlalchemy_url
+
+assert asset_tables.model.metadata is tables.metadata, "one metadata holds all tables"
 
 
 def run(connection: Connection) -> None:
     """Run the revisions that were asked for, in one transaction."""
-    context.configure(connection=connection, target_metadata=metadata, compare_type=True)
+    context.configure(connection=connection, target_metadata=tables.metadata, compare_type=True)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -16,6 +16,7 @@ from domain.ids import (
 )
 from domain.plan import JobPlan
 from infra.settings import Settings
+from scheduler.mixing import mixed_sources
 from scheduler.spec import Spec, plan_of, read_spec
 from scheduler.tasks import TaskBook, TaskLine, parse_tasks
 from stores.blobs import Blobs
@@ -87,7 +88,10 @@ async def load_context(
     test: tuple[TaskLine, ...] = ()
     if spec.evaluation is not None:
         test = await _tasks(blobs, row, spec.evaluation.split)
-    book = TaskBook(spec.seed, use.shuffle, train[: use.limit], test)
+    sources = mixed_sources(row.tasks[use.split].get("sources"))
+    if not sources:
+        train = train[: use.limit]
+    book = TaskBook(spec.seed, use.shuffle, train, test, sources)
     return JobContext(row, spec, plan_of(row, spec, settings), package, book)
 
 

@@ -5,6 +5,7 @@ Loops: each consumes one thing and is woken by one thing.
     executor   commands of the core          woken by feed
     leases     host_lease rows               every LOOK_S
     jobs       unanswered generations        every LOOK_S
+    budgets    jobs with a budget            every SWEEP_S
     sweep      facts whose notice was lost   every SWEEP_S
     tick       time for the core             every TICK_S
     progress   job.progress documents        every SWEEP_S
@@ -38,6 +39,7 @@ from domain.wire import ForkRefused
 from infra import failpoints
 from infra.logging import get_logger
 from infra.settings import Settings
+from scheduler.budget import BudgetWatch
 from scheduler.context import JobContext
 from scheduler.core.coordinator import Coordinator
 from scheduler.executor import Executor
@@ -96,6 +98,7 @@ class Leader:
         self._jobs = JobWatch(
             database, blobs, settings, term.number, self._contexts, feed=self.feed
         )
+        self._budgets = BudgetWatch(database, term.number, self._contexts, self.feed)
         self._leases = LeaseWatch(database, hosts, broker, term.number, self.feed)
         self._chores = ChoreWatch(database, broker, term.number)
         self._executor = Executor(
@@ -125,6 +128,7 @@ class Leader:
             group.create_task(self._every(LOOK_S, self._jobs.look))
             group.create_task(self._every(LOOK_S, self._chores.look))
             group.create_task(self._every(SWEEP_S, self._jobs.sweep))
+            group.create_task(self._every(SWEEP_S, self._budgets.look))
             group.create_task(self._every(SWEEP_S, self._write_progress))
             group.create_task(self._every(TICK_S, self._tick))
 

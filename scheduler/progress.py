@@ -44,7 +44,7 @@ def progress_of(
     return {
         "state": view.state.value,
         "step": view.committed_step,
-        "max_steps": plan.max_steps,
+        "max_steps": max(plan.max_steps, view.committed_step),
         "filling_step": view.filling_step,
         "queue_position": view.queue_position,
         "reason": view.reason,

@@ -44,5 +44,6 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
         evaluated_steps=await jobs.evaluated_steps(connection, attempt),
         observed_generation=row.observed_generation,
         reason=row.reason,
+        wished_generation=row.desired_generation,
         issued_evaluations=tuple(o for o in issued if o >= EVALUATION_ORDINAL_BASE),
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order
+from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order, Priority
 from infra.codec import convert
 from infra.settings import Settings
 from stores.system.jobs import JobRow
@@ -84,6 +84,7 @@ class ResourcesUse:
     """The resources part of a spec."""
 
     rollout_gpus: Range
+    priority: Priority = Priority.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,14 @@ class StopUse:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """What the job may use up; of this version only time with hosts."""
+
+    max_wall_hours: float | None = None
+    warn_at: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """Normalised spec as the scheduler reads it."""
 
@@ -120,6 +129,7 @@ class Spec:
     resources: ResourcesUse
     stop: StopUse
     algorithm: AlgorithmUse = field(default_factory=AlgorithmUse)
+    budget: BudgetUse = field(default_factory=BudgetUse)
 
     @property
     def environment(self) -> EnvironmentUse:
@@ -161,4 +171,5 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         drain_s=settings.intervals.pause_drain_s,
         retry_backoff_s=RETRY_BACKOFF_S,
         watchdog_s=WATCHDOG_S,
+        priority=spec.resources.priority,
     )

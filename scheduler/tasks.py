@@ -1,8 +1,10 @@
 """Which task a group's ordinal names. The order is a pure function of seed, epoch and ordinal.
 
 Training: permutation(seed, epoch)[ordinal mod n], so that the data position of a checkpoint is only
-the next ordinal and the ordinals issued but not consumed. Evaluation: the split's first tasks, in
-order, the same ones at each evaluation.
+the next ordinal and the ordinals issued but not consumed. Where several datasets give the tasks, the
+ordinal first names a source, by weight, and then a place in that source's own epochs
+(`scheduler/mixing.py`). Evaluation: the split's first tasks, in order, the same ones at each
+evaluation.
 """
 
 import hashlib
@@ -19,6 +21,7 @@ from domain.ids import (
     TaskId,
     ordinal_of,
 )
+from scheduler.mixing import Source, drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class TaskBook:
     shuffle: bool
     train: tuple[TaskLine, ...]
     test: tuple[TaskLine, ...]
+    sources: tuple[Source, ...] = ()
+    """Runs of `train` that are mixed by weight; none where one source gives all."""
 
     def task(self, group: GroupId) -> TaskLine:
         """The task of a group, from its ordinal."""
@@ -44,14 +49,22 @@ class TaskBook:
         if ordinal >= EVALUATION_ORDINAL_BASE:
             index = (ordinal - EVALUATION_ORDINAL_BASE) % EVALUATION_ORDINALS_PER_STEP
             return self.test[index % len(self.test)]
-        epoch, index = divmod(ordinal, len(self.train))
-        if not self.shuffle:
-            return self.train[index]
-        return self.train[permutation(self.seed, epoch, len(self.train))[index]]
+        if len(self.sources) > 1:
+            number, place = drawn(self.sources, self.seed, ordinal)
+            return self.train[self._index(f"{self.seed}:{number}", place, self.sources[number])]
+        whole = Source(0, len(self.train), 1.0)
+        return self.train[self._index(str(self.seed), ordinal, whole)]
+
+    def _index(self, seed: str, place: int, source: Source) -> int:
+        """Index in `train` of the place-th task that is taken from a source, over all its epochs."""
+        epoch, index = divmod(place, source.count)
+        if self.shuffle:
+            index = permutation(seed, epoch, source.count)[index]
+        return source.first + index
 
 
-@lru_cache(maxsize=16)
-def permutation(seed: int, epoch: int, size: int) -> tuple[int, ...]:
+@lru_cache(maxsize=64)
+def permutation(seed: str, epoch: int, size: int) -> tuple[int, ...]:
     """Order of one epoch."""
     order = list(range(size))
     random.Random(f"{seed}:{epoch}").shuffle(order)

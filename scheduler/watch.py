@@ -7,6 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from celery import Celery
@@ -21,15 +22,17 @@ from domain.events import (
     TrainerFailed,
 )
 from domain.ids import AttemptId, HostId, JobId, node_host_id
+from domain.plan import JobLimits
 from domain.states import Desired, HostKind
 from infra.logging import get_logger
 from infra.names import CHORE_TASK, HOST_TASK
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
+from scheduler.spec import plan_of, read_spec
 from stores import events as job_events
 from stores.blobs import Blobs
-from stores.system import coordination, jobs, leases, preparation
+from stores.system import assets, bills, coordination, jobs, leases, preparation
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
@@ -120,7 +123,7 @@ class LeaseWatch:
 
 
 class ChoreWatch:
-    """Wakes workers for operations, and settles what waits for one that failed."""
+    """Wakes workers for operations, settles what waits for one that failed, and bills of attempts."""
 
     def __init__(self, database: Database, broker: Celery, term: int) -> None:
         self._database = database
@@ -132,8 +135,14 @@ class ChoreWatch:
         async with self._database.begin(self._fence) as connection:
             due = await preparation.due_operations(connection, CHORE_AGAIN_S, CHORE_DEAD_S)
             await preparation.settle_failed(connection)
+            await assets.settle_failed(connection)
         for operation in due:
             await wake(self._broker, CHORE_TASK, [operation])
+        # Without the fence, whose lock a heartbeat waits for: whoever settles writes the same lines.
+        async with self._database.begin() as connection:
+            billed = await bills.settle(connection)
+        for attempt in billed:
+            get_logger().info("bill.settled", attempt_id=attempt)
 
 
 async def wake(broker: Celery, task: str, arguments: list[object]) -> None:
@@ -185,7 +194,17 @@ class JobWatch:
             )
             if row.desired is Desired.RUN:
                 return
-        self._feed(DesiredChanged(row.job_id, row.desired, row.generation))
+            known = context
+        limits = self._limits_now(known, row)
+        is_wish = row.desired_generation > row.observed_generation
+        self._feed(DesiredChanged(row.job_id, row.desired, row.generation, limits, is_wish))
+
+    def _limits_now(self, known: JobContext, row: jobs.JobRow) -> JobLimits:
+        """The limits that the row's spec has now; the job's context gets them too."""
+        spec = read_spec(row.spec)
+        plan = plan_of(row, spec, self._settings)
+        self._contexts[row.job_id] = replace(known, row=row, spec=spec, plan=plan)
+        return plan.limits
 
     async def load(self, row: jobs.JobRow) -> JobContext | None:
         """Load a job's context; an unreadable job fails with its cause and is not taken up."""

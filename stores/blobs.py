@@ -4,6 +4,7 @@ A local folder or S3 through obstore. Nothing is ever overwritten: a second crea
 same content from a repeated action, or a defect that the caller sees as `exists`.
 """
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -60,6 +61,29 @@ class Blobs:
         except (BaseError, OSError) as error:
             raise ObjectNotWritten(_said(path, error)) from error
         return blob
+
+    async def create_from(self, path: str, source: Path, sha: str) -> Blob:
+        """Create an object from a file of this machine, in parts: it never sits in memory whole.
+
+        The caller owns the path: it holds a new row's id, or the content's own sha. Raises
+        ObjectNotWritten when the store does not take it.
+        """
+        try:
+            await obstore.put_async(self._store, path, source)
+            size = await asyncio.to_thread(lambda: source.stat().st_size)
+        except (BaseError, OSError) as error:
+            raise ObjectNotWritten(_said(path, error)) from error
+        return Blob(path, sha, size)
+
+    async def fetch(self, path: str, target: Path, sha: str) -> None:
+        """The object as a file of this machine, in parts. Raises PayloadUnreadable."""
+        digest = hashlib.sha256()
+        with target.open("wb") as out:
+            async for chunk in self.stream(path):
+                digest.update(chunk)
+                await asyncio.to_thread(out.write, chunk)
+        if digest.hexdigest() != sha:
+            raise PayloadUnreadable(f"{path}: content does not match its recorded sha256")
 
     async def read(self, path: str, sha: str | None = None) -> bytes:
         """The object's bytes. Raises PayloadUnreadable when missing or not of the recorded sha."""

@@ -13,33 +13,35 @@ from stores.paging import PageOfRows, PageRequest, fetch_page
 checkpoint, job, evaluation = t.checkpoint, t.job, t.evaluation
 
 
-def with_scores() -> Select[Any]:
-    """Checkpoints with the score of their step's evaluation, None before it ended."""
+def _scored() -> Select[Any]:
+    """Checkpoints with their project and the score of their step's evaluation, None before it ended."""
     is_its = and_(
         evaluation.c.attempt_id == checkpoint.c.attempt_id, evaluation.c.step == checkpoint.c.step
     )
-    return select(checkpoint, evaluation.c.score).outerjoin(evaluation, is_its)
-
-
-def _of_project(project_id: str) -> Select[Any]:
-    """The same of one project."""
-    joined = with_scores().join(job, job.c.id == checkpoint.c.job_id)
-    return joined.where(job.c.project_id == project_id)
+    return (
+        select(checkpoint, evaluation.c.score)
+        .join(job, job.c.id == checkpoint.c.job_id)
+        .outerjoin(evaluation, is_its)
+    )
 
 
 async def page(
     connection: AsyncConnection, project_id: str, job_id: str | None, request: PageRequest
 ) -> PageOfRows:
     """Checkpoints of a job, or of the whole project."""
-    query = _of_project(project_id)
+    query = _scored().where(job.c.project_id == project_id)
     if job_id is not None:
         query = query.where(checkpoint.c.job_id == job_id)
     return await fetch_page(connection, query, checkpoint.c.id, request)
 
 
-async def find(connection: AsyncConnection, project_id: str, checkpoint_id: str) -> Row[Any] | None:
-    """A checkpoint of the project."""
-    query = _of_project(project_id).where(checkpoint.c.id == checkpoint_id)
+async def find(
+    connection: AsyncConnection, project_id: str, checkpoint_id: str, lock: bool = False
+) -> Row[Any] | None:
+    """A checkpoint of the project; locked by who starts from it, so that it does not expire first."""
+    query = _scored().where(job.c.project_id == project_id, checkpoint.c.id == checkpoint_id)
+    if lock:
+        query = query.with_for_update(of=checkpoint)
     row: Row[Any] | None = (await connection.execute(query)).first()
     return row
 

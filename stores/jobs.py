@@ -1,7 +1,7 @@
 """Jobs of a project: creation, reading, and the verbs that raise the generation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import func, insert, select, tuple_, update
@@ -17,8 +17,18 @@ job, attempt = t.job, t.attempt
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Where an attempt starts: the base model, or a checkpoint with its step and data position."""
+
+    from_checkpoint_id: str | None = None
+    base_step: int = 0
+    next_ordinal: int = 0
+    unconsumed: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NewJob:
-    """A validated job."""
+    """A validated job. `created` is said in its first event."""
 
     id: str
     attempt_id: str
@@ -27,17 +37,8 @@ class NewJob:
     submitted_spec: Mapping[str, Any]
     labels: Mapping[str, str]
     environment_version_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class NewAttempt:
-    """A restart: where it starts from."""
-
-    id: str
-    from_checkpoint_id: str | None
-    base_step: int
-    next_ordinal: int
-    unconsumed: Sequence[int]
+    start: Start = Start()
+    created: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def create(connection: AsyncConnection, owner: Owner, new: NewJob) -> Row[Any]:
@@ -56,13 +57,29 @@ async def create(connection: AsyncConnection, owner: Owner, new: NewJob) -> Row[
             state="validating",
         )
     )
-    await connection.execute(insert(attempt).values(id=new.attempt_id, job_id=new.id, number=1))
-    await events.append(
-        connection, new.id, "job.created", {"name": new.name, "state": "validating"}
-    )
+    await _add_attempt(connection, new.id, (new.attempt_id, 1), new.start)
+    body = {"name": new.name, "state": "validating", **new.created}
+    await events.append(connection, new.id, "job.created", body)
     found = await find(connection, owner.project_id, new.id)
     assert found is not None
     return found
+
+
+async def _add_attempt(
+    connection: AsyncConnection, job_id: str, name: tuple[str, int], start: Start
+) -> None:
+    id, number = name
+    await connection.execute(
+        insert(attempt).values(
+            id=id,
+            job_id=job_id,
+            number=number,
+            from_checkpoint_id=start.from_checkpoint_id,
+            base_step=start.base_step,
+            next_ordinal=start.next_ordinal,
+            unconsumed=list(start.unconsumed),
+        )
+    )
 
 
 def _query() -> Any:
@@ -101,7 +118,11 @@ async def want(connection: AsyncConnection, project_id: str, job_id: str, desire
     await connection.execute(
         update(job)
         .where(job.c.id == job_id, job.c.project_id == project_id)
-        .values(desired=desired, generation=job.c.generation + 1)
+        .values(
+            desired=desired,
+            generation=job.c.generation + 1,
+            desired_generation=job.c.generation + 1,
+        )
     )
     await events.append(connection, job_id, "job.desired", {"desired": desired})
 
@@ -113,11 +134,16 @@ async def end_unstarted(connection: AsyncConnection, project_id: str, job_id: st
         .where(job.c.id == job_id, job.c.project_id == project_id, job.c.state == "validating")
         .values(state="cancelled", ended_at=func.now(), observed_generation=job.c.generation)
     )
+    await connection.execute(
+        update(attempt)
+        .where(attempt.c.job_id == job_id, attempt.c.ended_at.is_(None))
+        .values(ended_at=func.now())
+    )
     await events.append(connection, job_id, "job.state", {"state": "cancelled"})
 
 
 async def restart(
-    connection: AsyncConnection, project_id: str, job_id: str, new: NewAttempt
+    connection: AsyncConnection, project_id: str, job_id: str, attempt_id: str, start: Start
 ) -> None:
     """Make a new attempt and ask for it; the former attempt has ended."""
     number = (
@@ -125,41 +151,55 @@ async def restart(
             select(func.max(attempt.c.number)).where(attempt.c.job_id == job_id)
         )
     ).scalar_one()
-    await connection.execute(
-        insert(attempt).values(
-            id=new.id,
-            job_id=job_id,
-            number=number + 1,
-            from_checkpoint_id=new.from_checkpoint_id,
-            base_step=new.base_step,
-            next_ordinal=new.next_ordinal,
-            unconsumed=list(new.unconsumed),
-        )
-    )
+    await _add_attempt(connection, job_id, (attempt_id, number + 1), start)
     await connection.execute(
         update(job)
         .where(job.c.id == job_id, job.c.project_id == project_id)
         .values(
-            attempt_id=new.id,
+            attempt_id=attempt_id,
             desired="run",
             state="queued",
             generation=job.c.generation + 1,
+            desired_generation=job.c.generation + 1,
             failure=None,
             queue_reason=None,
             ended_at=None,
         )
     )
-    body = {"attempt": number + 1, "from_checkpoint": new.from_checkpoint_id}
+    body = {"attempt": number + 1, "from_checkpoint": start.from_checkpoint_id}
     await events.append(connection, job_id, "job.restarted", body)
 
 
 async def patch(
-    connection: AsyncConnection, project_id: str, job_id: str, values: Mapping[str, Any]
+    connection: AsyncConnection,
+    project_id: str,
+    job_id: str,
+    spec: Mapping[str, Any],
+    *,
+    raises_generation: bool,
 ) -> None:
-    """Change name or labels."""
+    """Replace the spec by a changed one; a raised generation makes the coordinator read it."""
     await connection.execute(
-        update(job).where(job.c.id == job_id, job.c.project_id == project_id).values(**dict(values))
+        update(job)
+        .where(job.c.id == job_id, job.c.project_id == project_id)
+        .values(
+            spec=dict(spec),
+            name=spec["name"],
+            labels=spec["labels"],
+            generation=job.c.generation + (1 if raises_generation else 0),
+        )
     )
+
+
+async def start_of(connection: AsyncConnection, project_id: str, job_id: str) -> str | None:
+    """The checkpoint that the job's present attempt starts from."""
+    query = (
+        select(attempt.c.from_checkpoint_id)
+        .join(job, job.c.attempt_id == attempt.c.id)
+        .where(job.c.project_id == project_id, job.c.id == job_id)
+    )
+    found: str | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
 
 
 async def events_after(

@@ -1,6 +1,6 @@
 """API keys, by the hash of their secret."""
 
-from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import func, insert, or_, select, update
@@ -8,6 +8,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import tables as t
+from stores.paging import PageOfRows, PageRequest, fetch_page
 
 key = t.api_key
 
@@ -28,14 +29,47 @@ async def create(connection: AsyncConnection, **values: object) -> Row[Any]:
     return row
 
 
-async def list_of(
-    connection: AsyncConnection, organization_id: str, project_id: str | None
-) -> Sequence[Row[Any]]:
-    """Keys of an organization, or of one project of it, newest last."""
-    query = select(key).where(key.c.organization_id == organization_id).order_by(key.c.id)
+async def page(
+    connection: AsyncConnection,
+    organization_id: str,
+    project_id: str | None,
+    request: PageRequest,
+) -> PageOfRows:
+    """Keys of an organization, or of one project of it."""
+    query = select(key).where(key.c.organization_id == organization_id)
     if project_id is not None:
         query = query.where(key.c.project_id == project_id)
-    return (await connection.execute(query)).all()
+    return await fetch_page(connection, query, key.c.id, request)
+
+
+async def find(
+    connection: AsyncConnection,
+    organization_id: str | None,
+    project_id: str | None,
+    key_id: str,
+    *,
+    lock: bool = False,
+) -> Row[Any] | None:
+    """A key in the scope, revoked ones too.
+
+    No organization: any key, for the installation's admin. No project: any key of the organization.
+    """
+    query = select(key).where(key.c.id == key_id)
+    if project_id is not None:
+        query = query.where(key.c.project_id == project_id)
+    if organization_id is not None:
+        query = query.where(key.c.organization_id == organization_id)
+    return (await connection.execute(query.with_for_update() if lock else query)).first()
+
+
+async def expire_within(connection: AsyncConnection, key_id: str, seconds: int) -> None:
+    """End a key so many seconds from now, or at its own earlier end; 0 revokes it at once."""
+    if seconds == 0:
+        ends = update(key).values(revoked_at=func.coalesce(key.c.revoked_at, func.now()))
+    else:
+        end = func.now() + timedelta(seconds=seconds)
+        ends = update(key).values(expires_at=func.least(func.coalesce(key.c.expires_at, end), end))
+    await connection.execute(ends.where(key.c.id == key_id))
 
 
 async def revoke(

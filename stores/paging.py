@@ -30,6 +30,16 @@ class PageOfRows:
     has_more: bool
 
 
+def limit_of(page: PageRequest) -> int:
+    """Rows of the page, within the bounds of a page."""
+    return max(1, min(page.limit, LIMIT_MAX))
+
+
+def beyond(id_column: ColumnElement[Any], page: PageRequest) -> ColumnElement[bool]:
+    """What comes after the page's cursor in its order."""
+    return id_column < page.after if page.descending else id_column > page.after
+
+
 async def fetch_page(
     connection: AsyncConnection,
     query: Select[Any],
@@ -37,9 +47,9 @@ async def fetch_page(
     page: PageRequest,
 ) -> PageOfRows:
     """Run the query for one page, ordered by its id column."""
-    limit = max(1, min(page.limit, LIMIT_MAX))
+    limit = limit_of(page)
     if page.after is not None:
-        query = query.where(id_column < page.after if page.descending else id_column > page.after)
+        query = query.where(beyond(id_column, page))
     order = id_column.desc() if page.descending else id_column
     rows = (await connection.execute(query.order_by(order).limit(limit + 1))).all()
     return PageOfRows(rows[:limit], len(rows) > limit)

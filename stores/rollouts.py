@@ -1,15 +1,18 @@
-"""Groups and rollouts of a project's jobs, for reading."""
+"""Groups and rollouts of a project's jobs, for reading: lists by filter, one with its whole history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, Table, and_, false, select, union_all
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import tables as t
-from stores.paging import PageOfRows, PageRequest, fetch_page
+from stores.paging import PageOfRows, PageRequest, beyond, fetch_page, limit_of
+from stores.rollout_columns import reward_bins
+
+ANY_PAGE: Final = PageRequest()
 
 group, rollout, member, job = t.rollout_group, t.rollout, t.batch_member, t.job
 
@@ -25,6 +28,9 @@ class Filters:
     end: str | None = None
     verdict: str | None = None
     disposition: str | None = None
+    """A whole disposition, `dropped(stale)`, or its kind, `dropped`."""
+    bucket: str | None = None
+    policy_version: int | None = None
     reward_min: float | None = None
     reward_max: float | None = None
 
@@ -33,7 +39,10 @@ def _groups(project_id: str) -> Select[Any]:
     return (
         select(group, member.c.step.label("step"), member.c.staleness.label("staleness"))
         .join(job, job.c.id == group.c.job_id)
-        .outerjoin(member, member.c.group_id == group.c.id)
+        .outerjoin(
+            member,
+            and_(member.c.attempt_id == group.c.attempt_id, member.c.group_id == group.c.id),
+        )
         .where(job.c.project_id == project_id)
     )
 
@@ -46,16 +55,18 @@ async def groups(
     filters: Filters,
     request: PageRequest,
 ) -> PageOfRows:
-    """Groups of a job."""
+    """Groups of a job; bounds of the reward are those of its mean."""
     query = _groups(project_id).where(job.c.id == job_id)
-    if filters.step is not None:
-        query = query.where(member.c.step == filters.step)
-    if filters.task_id is not None:
-        query = query.where(group.c.task_id == filters.task_id)
-    if filters.purpose is not None:
-        query = query.where(group.c.purpose == filters.purpose)
+    equal = (
+        (group.c.task_id, filters.task_id),
+        (group.c.purpose, filters.purpose),
+        (group.c.policy_version, filters.policy_version),
+    )
+    query = query.where(*_equal(equal), *_range(group.c.mean_reward, filters))
     if filters.disposition is not None:
-        query = query.where(group.c.disposition == filters.disposition)
+        query = query.where(_disposed(group, filters.disposition))
+    if filters.step is not None:
+        query = query.where(group.c.id.in_(_of_step(job_id, filters.step)))
     return await fetch_page(connection, query, group.c.id, request)
 
 
@@ -70,11 +81,56 @@ async def find_group(
 
 def _rollouts(project_id: str) -> Select[Any]:
     return (
-        select(rollout, group.c.purpose, group.c.task_id)
-        .join(group, group.c.id == rollout.c.group_id)
+        select(rollout)
         .join(job, job.c.id == rollout.c.job_id)
         .where(job.c.project_id == project_id)
     )
+
+
+def page_query(
+    project_id: str, job_id: str, filters: Filters, request: PageRequest = ANY_PAGE
+) -> Select[Any]:
+    """Rollouts of a job by filter, without the order and the end of a page."""
+    narrow = _equal(
+        (
+            (rollout.c.group_id, filters.group_id),
+            (rollout.c.task_id, filters.task_id),
+            (rollout.c.purpose, filters.purpose),
+            (rollout.c.end, filters.end),
+            (rollout.c.verdict, filters.verdict),
+            (rollout.c.bucket, filters.bucket),
+            (rollout.c.oldest_version, filters.policy_version),
+        )
+    )
+    if filters.disposition is not None:
+        narrow.append(_disposed(rollout, filters.disposition))
+    if filters.step is not None:
+        narrow.append(rollout.c.group_id.in_(_of_step(job_id, filters.step)))
+    bounds = _range(rollout.c.reward, filters)
+    query = _rollouts(project_id).where(rollout.c.job_id == job_id)
+    if bounds and not narrow:
+        return query.where(rollout.c.id.in_(_in_bins(job_id, filters, bounds, request)))
+    return query.where(*narrow, *bounds)
+
+
+def _in_bins(
+    job_id: str, filters: Filters, bounds: Sequence[ColumnElement[bool]], request: PageRequest
+) -> Select[Any]:
+    """Ids of one page of a range of rewards: the first ones of each bin, in the page's order."""
+    order = rollout.c.id.desc() if request.descending else rollout.c.id
+    after = [] if request.after is None else [beyond(rollout.c.id, request)]
+    parts = [
+        select(rollout.c.id)
+        .where(rollout.c.job_id == job_id, rollout.c.reward_bin == number, *bounds, *after)
+        .order_by(order)
+        .limit(limit_of(request) + 1)
+        .subquery()
+        for number in reward_bins(filters.reward_min, filters.reward_max)
+    ]
+    if not parts:
+        return select(rollout.c.id).where(false())
+    merged = union_all(*(select(part.c.id) for part in parts)).subquery()
+    return select(merged.c.id)
 
 
 async def page(
@@ -86,27 +142,30 @@ async def page(
     request: PageRequest,
 ) -> PageOfRows:
     """Rollouts of a job."""
-    query = _rollouts(project_id).where(rollout.c.job_id == job_id)
-    equal = (
-        (rollout.c.group_id, filters.group_id),
-        (group.c.task_id, filters.task_id),
-        (group.c.purpose, filters.purpose),
-        (rollout.c.end, filters.end),
-        (rollout.c.verdict, filters.verdict),
-        (rollout.c.disposition, filters.disposition),
-    )
-    for column, value in equal:
-        if value is not None:
-            query = query.where(column == value)
-    if filters.step is not None:
-        query = query.join(member, member.c.group_id == group.c.id).where(
-            member.c.step == filters.step
-        )
-    if filters.reward_min is not None:
-        query = query.where(rollout.c.reward >= filters.reward_min)
-    if filters.reward_max is not None:
-        query = query.where(rollout.c.reward <= filters.reward_max)
+    query = page_query(project_id, job_id, filters, request)
     return await fetch_page(connection, query, rollout.c.id, request)
+
+
+def _equal(pairs: Sequence[tuple[Any, object]]) -> list[ColumnElement[bool]]:
+    return [column == value for column, value in pairs if value is not None]
+
+
+def _range(column: Any, filters: Filters) -> list[ColumnElement[bool]]:
+    bounds = []
+    if filters.reward_min is not None:
+        bounds.append(column >= filters.reward_min)
+    if filters.reward_max is not None:
+        bounds.append(column <= filters.reward_max)
+    return bounds
+
+
+def _disposed(table: Table, disposition: str) -> ColumnElement[bool]:
+    """By the whole disposition, or by its kind."""
+    return table.c["disposition" if "(" in disposition else "fate"] == disposition
+
+
+def _of_step(job_id: str, step: int) -> Select[Any]:
+    return select(member.c.group_id).where(member.c.job_id == job_id, member.c.step == step)
 
 
 async def find(connection: AsyncConnection, project_id: str, rollout_id: str) -> Row[Any] | None:
@@ -116,15 +175,41 @@ async def find(connection: AsyncConnection, project_id: str, rollout_id: str) ->
     return row
 
 
-async def tries(
-    connection: AsyncConnection, project_id: str, rollout_id: str
-) -> Sequence[Row[Any]]:
-    """Ended tries of a rollout of the project."""
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that happened to a rollout: ended tries, placements, its group, the step that used it."""
+
+    tries: Sequence[Row[Any]]
+    hops: Sequence[Row[Any]]
+    group: Row[Any]
+    step: Row[Any] | None
+    """Batch membership, with the committed step's row where there is one."""
+
+
+async def history(connection: AsyncConnection, found: Row[Any]) -> History:
+    """History of a rollout that `find` gave."""
+    tries = await _of_rollout(connection, t.rollout_try, "try", found.id)
+    hops = await _of_rollout(connection, t.rollout_hop, "hop", found.id)
+    its_group = (await connection.execute(select(group).where(group.c.id == found.group_id))).one()
+    step = t.train_step
     query = (
-        select(t.rollout_try)
-        .join(rollout, rollout.c.id == t.rollout_try.c.rollout_id)
-        .join(job, job.c.id == rollout.c.job_id)
-        .where(job.c.project_id == project_id, rollout.c.id == rollout_id)
-        .order_by(t.rollout_try.c["try"])
+        select(
+            member,
+            step.c.weights_sha,
+            step.c.learning_rate,
+            step.c.diverged,
+            step.c.created_at.label("committed_at"),
+        )
+        .outerjoin(
+            step, and_(step.c.attempt_id == member.c.attempt_id, step.c.step == member.c.step)
+        )
+        .where(member.c.attempt_id == found.attempt_id, member.c.group_id == found.group_id)
     )
+    return History(tries, hops, its_group, (await connection.execute(query)).first())
+
+
+async def _of_rollout(
+    connection: AsyncConnection, table: Table, order: str, rollout_id: str
+) -> Sequence[Row[Any]]:
+    query = select(table).where(table.c.rollout_id == rollout_id).order_by(table.c[order])
     return (await connection.execute(query)).all()

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -25,20 +24,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "pk": "pk_%(table_name)s",
-    }
+from stores.rollout_columns import (
+    fate_column,
+    indexes_of_groups,
+    indexes_of_rollouts,
+    ledger_columns,
 )
-
-
-def _created() -> Column[object]:
-    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
-
+from stores.schema import created as _created
+from stores.schema import metadata as metadata
+from stores.tables_bill import bill_line as bill_line
+from stores.tables_bill import host_interval as host_interval
+from stores.tables_bill import rollout_hop as rollout_hop
+from stores.tables_bill import sandbox_interval as sandbox_interval
 
 organization = Table(
     "organization",
@@ -136,6 +133,8 @@ job = Table(
     Column("generation", BigInteger, nullable=False, server_default="1"),
     Column("observed_generation", BigInteger, nullable=False, server_default="0"),
     Column("desired", Text, nullable=False, server_default="run"),
+    # Generation of the last wish (run, pause, cancel); higher ones only changed limits of the spec.
+    Column("desired_generation", BigInteger, nullable=False, server_default="1"),
     # Attempt that the user wants to run; the leader runs it when it differs from the running one.
     Column("attempt_id", Text, nullable=False),
     Column("state", Text, nullable=False),
@@ -166,7 +165,14 @@ attempt = Table(
     _created(),
     Column("started_at", DateTime(timezone=True)),
     Column("ended_at", DateTime(timezone=True)),
+    # When its lines were written to `bill_line`; until then its bill is computed.
+    Column("billed_at", DateTime(timezone=True)),
     UniqueConstraint("job_id", "number"),
+    Index(
+        "ix_attempt_to_bill",
+        "id",
+        postgresql_where=text("ended_at is not null and billed_at is null"),
+    ),
 )
 
 job_event = Table(
@@ -250,11 +256,12 @@ rollout_group = Table(
     Column("payload_uri", Text),
     Column("payload_sha", Text),
     Column("disposition", Text, nullable=False, server_default="pending"),
+    fate_column(),
     Column("cause", Text),
     _created(),
     UniqueConstraint("attempt_id", "ordinal"),
     Index("ix_group_to_grade", "attempt_id", postgresql_where=text("graded_at is null")),
-    Index(None, "job_id", "id"),
+    *indexes_of_groups(),
     CheckConstraint("open >= 0 and open <= size", name="open"),
 )
 
@@ -286,9 +293,10 @@ rollout = Table(
     Column("oldest_version", Integer),
     Column("newest_version", Integer),
     Column("components", JSONB),
+    *ledger_columns(),
     _created(),
     UniqueConstraint("group_id", "index"),
-    Index(None, "job_id", "id"),
+    *indexes_of_rollouts(),
     Index("ix_rollout_open", "attempt_id", postgresql_where=text("closed_at is null")),
     CheckConstraint("verdict in ('scored','unscorable')", name="verdict"),
     CheckConstraint("(verdict = 'scored') = (reward is not null)", name="reward"),
@@ -319,6 +327,7 @@ batch_member = Table(
     _created(),
     # A group trains once in an attempt, and a position holds one group.
     UniqueConstraint("attempt_id", "group_id"),
+    Index(None, "job_id", "step"),
     PrimaryKeyConstraint("attempt_id", "step", "position"),
 )
 

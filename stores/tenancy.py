@@ -1,6 +1,5 @@
 """Organizations and projects."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -9,6 +8,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import tables as t
+from stores.paging import PageOfRows, PageRequest, fetch_page
 
 
 async def create_organization(connection: AsyncConnection, id: str, name: str) -> Row[Any]:
@@ -19,13 +19,19 @@ async def create_organization(connection: AsyncConnection, id: str, name: str) -
 
 
 async def organizations(
-    connection: AsyncConnection, organization_id: str | None
-) -> Sequence[Row[Any]]:
+    connection: AsyncConnection, organization_id: str | None, request: PageRequest
+) -> PageOfRows:
     """The caller's organization, or all of them for the installation's admin key."""
-    query = select(t.organization).order_by(t.organization.c.id)
+    query = select(t.organization)
     if organization_id is not None:
         query = query.where(t.organization.c.id == organization_id)
-    return (await connection.execute(query)).all()
+    return await fetch_page(connection, query, t.organization.c.id, request)
+
+
+async def organization_exists(connection: AsyncConnection, organization_id: str) -> bool:
+    """Whether there is such an organization."""
+    query = select(t.organization.c.id).where(t.organization.c.id == organization_id)
+    return (await connection.execute(query)).first() is not None
 
 
 async def create_project(
@@ -42,14 +48,12 @@ async def create_project(
     return row
 
 
-async def projects(connection: AsyncConnection, organization_id: str) -> Sequence[Row[Any]]:
+async def projects(
+    connection: AsyncConnection, organization_id: str, request: PageRequest
+) -> PageOfRows:
     """Projects of an organization."""
-    query = (
-        select(t.project)
-        .where(t.project.c.organization_id == organization_id)
-        .order_by(t.project.c.id)
-    )
-    return (await connection.execute(query)).all()
+    query = select(t.project).where(t.project.c.organization_id == organization_id)
+    return await fetch_page(connection, query, t.project.c.id, request)
 
 
 async def find_project(

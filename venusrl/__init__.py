@@ -1,4 +1,4 @@
-"""VenusRL for users: the client, its exceptions, and the environment author's kit in `venusrl.env`.
+"""VenusRL for users: the clients, their exceptions, and the environment author's kit in `venusrl.env`.
 
 Names load at first use, so that `venusrl.env` works with the standard library alone.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from venusrl.client import (
         ApiError,
+        AsyncClient,
         Client,
         JobCancelled,
         JobFailed,
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ApiError",
+    "AsyncClient",
     "Client",
     "JobCancelled",
     "JobFailed",

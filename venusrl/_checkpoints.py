@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from venusrl._errors import (
 )
 from venusrl._lists import iterate, read
 from venusrl._transport import TRIED_AGAIN, Request, Transport
-from venusrl._waiting import Waiting
 from venusrl.models.checkpoints import Checkpoint, File, Generated, Operation
 
 CHECKPOINTS = "/v1/checkpoints"
@@ -32,78 +31,87 @@ READ_TIMEOUT_S: Final = 60.0
 """Silence of a download before its connection counts as dead."""
 
 
-class Operations:
+class AsyncOperations:
     """`client.operations`: asynchronous verbs."""
 
-    def __init__(self, transport: Transport, waiting: Waiting) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._waiting = waiting
 
-    def get(self, operation_id: str) -> Operation:
-        """One operation."""
-        return read(self._transport, Request("GET", f"/v1/operations/{operation_id}"), Operation)
+    async def get(self, operation_id: str, *, wait_s: float | None = None) -> Operation:
+        """One operation; with `wait_s` the API holds its answer until the operation has ended.
 
-    def wait(self, operation: Operation, timeout_s: float) -> dict[str, Any]:
+        It holds it for HELD_S at most.
+        """
+        wait = None if wait_s is None else min(max(0.0, wait_s), HELD_S)
+        request = Request("GET", f"/v1/operations/{operation_id}", {"wait": wait})
+        return await read(self._transport, request, Operation)
+
+    async def wait(self, operation: Operation, timeout_s: float) -> dict[str, Any]:
         """Its result. Raises OperationFailed or WaitTimeout."""
-        for _ in self._waiting.until(timeout_s):
+        async for _ in self._transport.polls(timeout_s):
             if operation.state == "done":
                 return dict(operation.result or {})
             if operation.state == "failed":
                 raise OperationFailed(operation)
-            operation = self.get(operation.id)
+            operation = await self.get(operation.id)
         raise WaitTimeout(f"operation {operation.id} is still {operation.state}")
 
 
-class Checkpoints:
+class AsyncCheckpoints:
     """`client.checkpoints`."""
 
-    def __init__(self, transport: Transport, operations: Operations) -> None:
+    def __init__(self, transport: Transport, operations: AsyncOperations) -> None:
         self._transport = transport
         self._operations = operations
 
-    def list(self, job_id: str, newest_first: bool = False) -> Iterator[Checkpoint]:
+    def list(self, job_id: str, newest_first: bool = False) -> AsyncIterator[Checkpoint]:
         """Checkpoints of a job."""
         params = {"order": "desc" if newest_first else "asc"}
         return iterate(self._transport, f"/v1/jobs/{job_id}/checkpoints", params, Checkpoint)
 
-    def get(self, checkpoint_id: str) -> Checkpoint:
+    async def get(self, checkpoint_id: str) -> Checkpoint:
         """One checkpoint with its files."""
-        return read(self._transport, Request("GET", f"{CHECKPOINTS}/{checkpoint_id}"), Checkpoint)
+        return await read(
+            self._transport, Request("GET", f"{CHECKPOINTS}/{checkpoint_id}"), Checkpoint
+        )
 
-    def generate(
+    async def generate(
         self,
         checkpoint_id: str,
-        prompt: str,
+        prompt: str | Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] = (),
         max_tokens: int = 64,
         temperature: float = 0.0,
         seed: int = 0,
         timeout_s: float = GENERATE_WAIT_S,
     ) -> Generated:
-        """One answer of the checkpoint's model to a small prompt, for a look."""
+        """One answer of the checkpoint's model to a small prompt or conversation, for a look."""
+        asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": list(prompt)}
         body = {
-            "prompt": prompt,
+            **asked,
+            "tools": list(tools),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "seed": seed,
         }
         path = f"{CHECKPOINTS}/{checkpoint_id}/generate"
         request = Request("POST", path, {"wait": min(timeout_s, HELD_S)}, body)
-        operation = read(self._transport, request, Operation)
-        return Generated.model_validate(self._operations.wait(operation, timeout_s))
+        operation = await read(self._transport, request, Operation)
+        return Generated.model_validate(await self._operations.wait(operation, timeout_s))
 
-    def download(self, checkpoint_id: str, folder: str | os.PathLike[str]) -> Path:
+    async def download(self, checkpoint_id: str, folder: str | os.PathLike[str]) -> Path:
         """All files into `folder`, each checked against its recorded sha256; returns the folder.
 
         A broken download goes on where it stopped. A file appears under its name only when whole.
         """
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for file in self.get(checkpoint_id).files:
-            self._download_file(checkpoint_id, file, target)
+        await self._transport.aside(_make_folder, target)
+        for file in (await self.get(checkpoint_id)).files:
+            await self._download_file(checkpoint_id, file, target)
         return target
 
-    def _download_file(self, checkpoint_id: str, file: File, folder: Path) -> None:
+    async def _download_file(self, checkpoint_id: str, file: File, folder: Path) -> None:
         if Path(file.name).name != file.name or file.name in ("", ".", ".."):
             raise CorruptDownload(f"the API names a file {file.name!r}")
         part = folder / f"{file.name}.part"
@@ -112,7 +120,7 @@ class Checkpoints:
         patience = self._transport.patience
         for attempt in range(patience.tries):
             try:
-                self._fetch(request_path, part, file.size)
+                await self._fetch(request_path, part, file.size)
                 break
             except (httpx.TransportError, ApiError) as error:
                 is_refused = isinstance(error, ApiError) and error.status not in TRIED_AGAIN
@@ -120,24 +128,33 @@ class Checkpoints:
                     raise
                 if attempt + 1 == patience.tries:
                     raise ConnectionFailed(f"{request_path}: {error!r}") from error
-                patience.pause(attempt)
-        if _sha256(part) != file.sha256:
+                await self._transport.pause(attempt)
+        if await self._transport.aside(_sha256, part) != file.sha256:
             part.unlink()
             raise CorruptDownload(f"{file.name} does not have the recorded sha256")
         part.replace(folder / file.name)
 
-    def _fetch(self, path: str, part: Path, size: int) -> None:
+    async def _fetch(self, path: str, part: Path, size: int) -> None:
         """Append what is still missing of the file."""
-        have = part.stat().st_size if part.exists() else 0
-        if have == size and part.exists():
+        have = await self._transport.aside(_size_of, part)
+        if have == size:
             return
-        headers = {"Range": f"bytes={have}-"} if have else {}
+        headers = {"Range": f"bytes={have}-"} if have > 0 else {}
         request = Request("GET", path, headers=headers)
-        with self._transport.stream(request, READ_TIMEOUT_S) as response:
+        async with self._transport.stream(request, READ_TIMEOUT_S) as response:
             mode = "ab" if response.status_code == httpx.codes.PARTIAL_CONTENT else "wb"
             with part.open(mode) as out:
-                for chunk in response.iter_bytes():
+                async for chunk in self._transport.chunks(response):
                     out.write(chunk)
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def _size_of(path: Path) -> int:
+    """Bytes of a file; -1 for none."""
+    return path.stat().st_size if path.exists() else -1
 
 
 def _sha256(path: Path) -> str:

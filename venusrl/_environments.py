@@ -1,7 +1,7 @@
-"""Environments and their versions; models of the registry."""
+"""Environments and their versions."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -9,8 +9,6 @@ from venusrl._archive import name_in_archive, name_in_folder, pack
 from venusrl._errors import EnvironmentInvalid, WaitTimeout
 from venusrl._lists import iterate, read
 from venusrl._transport import Request, Transport
-from venusrl._waiting import Waiting
-from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.environments import Environment, EnvironmentVersion
 
 ENVIRONMENTS = "/v1/environments"
@@ -19,14 +17,13 @@ VALIDATION_WAIT_S: Final = 180.0
 """Starting the environment, loading its splits twice and playing its cases, on a busy machine."""
 
 
-class Environments:
+class AsyncEnvironments:
     """`client.environments`."""
 
-    def __init__(self, transport: Transport, waiting: Waiting) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._waiting = waiting
 
-    def push(
+    async def push(
         self, package: str | os.PathLike[str] | bytes, *, wait_s: float | None = VALIDATION_WAIT_S
     ) -> EnvironmentVersion:
         """Upload a package folder (or its archive) and wait until its version is ready.
@@ -35,66 +32,52 @@ class Environments:
         for an archive that is refused at once, WaitTimeout; with `wait_s=None` it does not wait.
         """
         if isinstance(package, bytes):
-            version = self.upload(name_in_archive(package), package)
+            version = await self.upload(name_in_archive(package), package)
         else:
             folder = Path(package)
-            version = self.upload(name_in_folder(folder), pack(folder))
-        return version if wait_s is None else self.wait(version, wait_s)
+            archive = await self._transport.aside(pack, folder)
+            version = await self.upload(name_in_folder(folder), archive)
+        return version if wait_s is None else await self.wait(version, wait_s)
 
-    def upload(self, name: str, archive: bytes) -> EnvironmentVersion:
+    async def upload(self, name: str, archive: bytes) -> EnvironmentVersion:
         """Upload an archive as a version of the environment; its validation has begun."""
         headers = {"Content-Type": "application/gzip"}
         path = f"{ENVIRONMENTS}/{name}/versions"
         request = Request("POST", path, content=archive, headers=headers)
-        return read(self._transport, request, EnvironmentVersion)
+        return await read(self._transport, request, EnvironmentVersion)
 
-    def create(self, name: str) -> Environment:
+    async def create(self, name: str) -> Environment:
         """Reserve a name; `push` does so too."""
-        return read(
+        return await read(
             self._transport, Request("POST", ENVIRONMENTS, body={"name": name}), Environment
         )
 
-    def wait(
+    async def wait(
         self, version: EnvironmentVersion, timeout_s: float = VALIDATION_WAIT_S
     ) -> EnvironmentVersion:
         """The version once it is ready. Raises EnvironmentInvalid or WaitTimeout."""
-        for _ in self._waiting.until(timeout_s):
+        async for _ in self._transport.polls(timeout_s):
             if version.state == "ready":
                 return version
             if version.state == "failed":
                 raise EnvironmentInvalid(version.ref, version.findings)
-            version = self.version(version.environment, version.version)
+            version = await self.version(version.environment, version.version)
         raise WaitTimeout(f"environment {version.ref} is still {version.state}")
 
-    def list(self) -> Iterator[Environment]:
+    def list(self) -> AsyncIterator[Environment]:
         """Environments of the project."""
         return iterate(self._transport, ENVIRONMENTS, {}, Environment)
 
-    def get(self, name: str) -> Environment:
+    async def get(self, name: str) -> Environment:
         """One environment."""
-        return read(self._transport, Request("GET", f"{ENVIRONMENTS}/{name}"), Environment)
+        return await read(self._transport, Request("GET", f"{ENVIRONMENTS}/{name}"), Environment)
 
-    def versions(self, name: str) -> Iterator[EnvironmentVersion]:
+    def versions(self, name: str) -> AsyncIterator[EnvironmentVersion]:
         """All versions of an environment, oldest first."""
         path = f"{ENVIRONMENTS}/{name}/versions"
         return iterate(self._transport, path, {}, EnvironmentVersion)
 
-    def version(self, name: str, number: int) -> EnvironmentVersion:
+    async def version(self, name: str, number: int) -> EnvironmentVersion:
         """One version with its state, findings and numbers of tasks."""
         path = f"{ENVIRONMENTS}/{name}/versions/{number}"
-        return read(self._transport, Request("GET", path), EnvironmentVersion)
-
-
-class Models:
-    """`client.models`: what a job can start from."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def list(self) -> Iterator[BaseModelInfo]:
-        """All models of the registry."""
-        return iterate(self._transport, "/v1/models", {}, BaseModelInfo)
-
-    def get(self, name: str) -> BaseModelInfo:
-        """One model."""
-        return read(self._transport, Request("GET", f"/v1/models/{name}"), BaseModelInfo)
+        return await read(self._transport, Request("GET", path), EnvironmentVersion)

@@ -5,7 +5,8 @@ VenusError
     Unauthorized 401  Forbidden 403  NotFound 404  Conflict 409, 412  TooLarge 413
     Invalid 422       RateLimited 429               Unavailable 502-504, or no answer at all
   JobFailed, JobPaused     a job that will not reach its end by itself
-  EnvironmentInvalid, OperationFailed, CorruptDownload, PackageUnusable, SpecUnreadable
+  AssetInvalid             EnvironmentInvalid, ModelInvalid, DatasetInvalid: `errors` says why
+  OperationFailed, CorruptDownload, PackageError, UploadUnreadable, SpecUnreadable
   WaitTimeout              the caller's own deadline passed
 """
 
@@ -137,14 +138,26 @@ class JobPaused(VenusError):
         super().__init__(f"{job.id} is paused{why}; resume it to go on")
 
 
-class EnvironmentInvalid(VenusError):
-    """An uploaded version failed its validation; `errors` points at each mistake."""
+class AssetInvalid(VenusError):
+    """Something uploaded failed its validation; `errors` points at each mistake."""
 
     def __init__(self, ref: str, errors: "Sequence[Finding]") -> None:
         """Put the findings into the message."""
         self.ref = ref
         self.errors = tuple(errors)
         super().__init__("\n".join([f"{ref} cannot be used", *describe(self.errors)]))
+
+
+class EnvironmentInvalid(AssetInvalid):
+    """An uploaded version failed its validation; `errors` points at each mistake."""
+
+
+class ModelInvalid(AssetInvalid):
+    """An imported model cannot be used; `errors` points at each mistake."""
+
+
+class DatasetInvalid(AssetInvalid):
+    """An uploaded dataset version cannot be used; `errors` points at each mistake."""
 
 
 class OperationFailed(VenusError):
@@ -165,6 +178,10 @@ class CorruptDownload(VenusError):
 
 class PackageError(VenusError):
     """The folder or archive cannot be packed or read as an environment package."""
+
+
+class UploadUnreadable(VenusError):
+    """The files to upload are not there, or not what they must be."""
 
 
 class SpecUnreadable(VenusError):

@@ -1,7 +1,8 @@
 """Server-sent events: reading the stream, and following it over broken connections."""
 
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,22 +33,34 @@ class ServerSentEvent:
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
-    """Events of a `text/event-stream`; comments keep the connection alive and are skipped."""
-    current = ServerSentEvent()
+    """Events of a `text/event-stream`."""
+    reader = EventReader()
     for line in lines:
+        event = reader.take(line)
+        if event is not None:
+            yield event
+
+
+@dataclass(slots=True)
+class EventReader:
+    """Lines in, events out; comments keep the connection alive and are skipped."""
+
+    _current: ServerSentEvent = field(default_factory=ServerSentEvent)
+
+    def take(self, line: str) -> ServerSentEvent | None:
+        """The event that this line ends, if it ends one."""
         if line == "":
-            if current.data:
-                yield current
-            current = ServerSentEvent()
-            continue
+            ended, self._current = self._current, ServerSentEvent()
+            return ended if ended.data else None
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
-            current.data.append(value)
+            self._current.data.append(value)
         elif name == "event":
-            current.event = value
+            self._current.event = value
         elif name == "id":
-            current.id = value
+            self._current.id = value
+        return None
 
 
 @dataclass(slots=True)
@@ -58,33 +71,40 @@ class Follower:
     path: str
     after: int = 0
     types: str | None = None
+    _is_over: bool = False
 
-    def events(self) -> Iterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """Ends when the job has ended; until then reconnects from the last event seen."""
         failures = 0
         while True:
             before, cause = self.after, "the stream ended early"
             try:
-                is_over = yield from self._once()
+                async with aclosing(self._once()) as events:
+                    async for event in events:
+                        yield event
             except (httpx.TransportError, ServerError) as error:
-                is_over, cause = False, repr(error)
-            if is_over:
+                cause = repr(error)
+            if self._is_over:
                 return
             failures = 0 if self.after > before else failures + 1
             if failures >= self.transport.patience.tries:
                 raise ConnectionFailed(f"{self.transport.base_url}: {cause}")
-            self.transport.patience.pause(failures)
+            await self.transport.pause(failures)
 
-    def _once(self) -> Generator[Event, None, bool]:
-        """Events of one connection; returns whether the server said that no more will come."""
+    async def _once(self) -> AsyncGenerator[Event, None]:
+        """Events of one connection; notes when the server says that no more will come."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(self.after)}
         request = Request("GET", self.path, {"types": self.types}, headers=headers)
-        with self.transport.stream(request, SILENCE_S) as response:
-            for raw in parse_events(response.iter_lines()):
+        reader = EventReader()
+        async with self.transport.stream(request, SILENCE_S) as response:
+            async for line in self.transport.lines(response):
+                raw = reader.take(line)
+                if raw is None:
+                    continue
                 if raw.event == END:
-                    return True
+                    self._is_over = True
+                    return
                 event = Event.model_validate(raw.json())
                 if event.id > self.after:
                     self.after = event.id
                     yield event
-        return False

@@ -1,46 +1,97 @@
 """Groups, rollouts and trajectories of a job, for reading."""
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final, Literal
 
+import httpx
+
+from venusrl._errors import ApiError, ConnectionFailed
 from venusrl._lists import iterate, read
-from venusrl._transport import Request, Transport
-from venusrl.models.rollouts import Group, Rollout, Trajectory
+from venusrl._transport import TRIED_AGAIN, Request, Transport
+from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory
+
+READ_TIMEOUT_S: Final = 120.0
+"""Silence of an export before its connection counts as dead."""
 
 
-class Groups:
+class AsyncGroups:
     """`client.groups`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self, job_id: str, **filters: Any) -> Iterator[Group]:
-        """Groups of a job; filters: step, task_id, purpose, disposition."""
+    def list(self, /, job_id: str, **filters: Any) -> AsyncIterator[Group]:
+        """Groups of a job; by filter.
+
+        Filters: step, task_id, purpose, disposition, policy_version, reward_min, reward_max.
+        """
         return iterate(self._transport, f"/v1/jobs/{job_id}/groups", filters, Group)
 
-    def get(self, group_id: str) -> Group:
+    async def get(self, group_id: str) -> Group:
         """One group."""
-        return read(self._transport, Request("GET", f"/v1/groups/{group_id}"), Group)
+        return await read(self._transport, Request("GET", f"/v1/groups/{group_id}"), Group)
 
 
-class Rollouts:
+class AsyncRollouts:
     """`client.rollouts`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self, job_id: str, **filters: Any) -> Iterator[Rollout]:
+    def list(self, /, job_id: str, **filters: Any) -> AsyncIterator[Rollout]:
         """Rollouts of a job.
 
-        Filters: group_id, step, task_id, purpose, end, verdict, disposition, reward_min, reward_max.
+        Filters: group_id, step, task_id, purpose, end, verdict, disposition (`dropped(stale)` or
+        `dropped`), bucket (of the job's bill), policy_version, reward_min, reward_max.
         """
         return iterate(self._transport, f"/v1/jobs/{job_id}/rollouts", filters, Rollout)
 
-    def get(self, rollout_id: str) -> Rollout:
-        """One rollout with its former tries."""
-        return read(self._transport, Request("GET", f"/v1/rollouts/{rollout_id}"), Rollout)
+    async def get(self, rollout_id: str) -> RolloutDetail:
+        """One rollout with its tries, placements, group, step and the reason of its fate."""
+        return await read(
+            self._transport, Request("GET", f"/v1/rollouts/{rollout_id}"), RolloutDetail
+        )
 
-    def trajectory(self, rollout_id: str) -> Trajectory:
+    async def trajectory(self, rollout_id: str) -> Trajectory:
         """Its tokens with mask, log-probabilities and versions, its turns and messages."""
         path = f"/v1/rollouts/{rollout_id}/trajectory"
-        return read(self._transport, Request("GET", path), Trajectory)
+        return await read(self._transport, Request("GET", path), Trajectory)
+
+    async def export(
+        self,
+        /,
+        job_id: str,
+        file: str | os.PathLike[str],
+        format: Literal["jsonl", "parquet"] | str = "jsonl",
+        **filters: Any,
+    ) -> int:
+        """Trajectories of a job into a file, by the filters of `list`; returns its size in bytes.
+
+        The file appears under its name only when whole. A broken download begins anew.
+        """
+        target = Path(file)
+        part = target.with_name(f"{target.name}.part")
+        path = f"/v1/jobs/{job_id}/rollouts/export"
+        request = Request("GET", path, {**filters, "format": format})
+        patience = self._transport.patience
+        for attempt in range(patience.tries):
+            try:
+                await self._fetch(request, part)
+                break
+            except (httpx.TransportError, ApiError) as error:
+                if isinstance(error, ApiError) and error.status not in TRIED_AGAIN:
+                    raise
+                if attempt + 1 == patience.tries:
+                    raise ConnectionFailed(f"{path}: {error!r}") from error
+                await self._transport.pause(attempt)
+        size = part.stat().st_size
+        part.replace(target)
+        return size
+
+    async def _fetch(self, request: Request, part: Path) -> None:
+        async with self._transport.stream(request, READ_TIMEOUT_S) as response:
+            with part.open("wb") as out:
+                async for chunk in self._transport.chunks(response):
+                    out.write(chunk)

@@ -4,9 +4,10 @@ Against plain YAML 1.1: `3e-4` is a number, `yes` and a date are text, and a key
 an error instead of a silent choice.
 """
 
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +44,29 @@ def read_spec(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecUnreadable(f"cannot read {path}: {error}") from error
-    return parse_spec(text, str(path))
+    return parse_json(text, str(path)) if path.suffix == ".json" else parse_spec(text, str(path))
+
+
+def parse_json(text: str, name: str = "spec") -> dict[str, Any]:
+    """The document of JSON text: YAML reads some escapes of JSON otherwise."""
+    try:
+        document = json.loads(text, object_pairs_hook=_once)
+    except ValueError as error:
+        raise SpecUnreadable(f"{name} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise SpecUnreadable(f"{name} must be a mapping, not {type(document).__name__}")
+    _check(document, name)
+    return document
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key that occurs twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} occurs twice")
+    return made
 
 
 def parse_spec(text: str, name: str = "spec") -> dict[str, Any]:
@@ -58,6 +81,29 @@ def parse_spec(text: str, name: str = "spec") -> dict[str, Any]:
         raise SpecUnreadable(f"{name} must be a mapping, not {type(document).__name__}")
     _check(document, name)
     return document
+
+
+def laid_over(document: Mapping[str, Any], values: Sequence[str]) -> dict[str, Any]:
+    """The document with `stop.max_steps=200` and the like laid over it; values are YAML."""
+    import yaml
+
+    made = dict(document)
+    for text in values:
+        path, mark, value = text.partition("=")
+        if not mark or not all(path.split(".")):
+            raise SpecUnreadable(f"{text!r} is not PATH=VALUE, for instance stop.max_steps=200")
+        *parents, last = path.split(".")
+        place = made
+        for part in parents:
+            inner = place.get(part)
+            place[part] = dict(inner) if isinstance(inner, Mapping) else {}
+            place = place[part]
+        try:
+            place[last] = yaml.load(value, _loader())
+        except yaml.YAMLError as error:
+            raise SpecUnreadable(f"{text!r}: {error}") from error
+        _check(place[last], path)
+    return made
 
 
 def _check(value: object, where: str) -> None:

@@ -1,6 +1,6 @@
 """Organizations, projects, API keys."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from datetime import datetime
 
 from venusrl._lists import iterate, read
@@ -12,45 +12,45 @@ PROJECTS = "/v1/projects"
 KEYS = "/v1/api-keys"
 
 
-class Organizations:
+class AsyncOrganizations:
     """`client.organizations`; creating one needs the installation's admin key."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def create(self, name: str) -> Organization:
+    async def create(self, name: str) -> Organization:
         """Create an organization."""
         request = Request("POST", ORGANIZATIONS, body={"name": name})
-        return read(self._transport, request, Organization)
+        return await read(self._transport, request, Organization)
 
-    def list(self) -> Iterator[Organization]:
+    def list(self) -> AsyncIterator[Organization]:
         """The caller's organization; all of them for the admin key."""
         return iterate(self._transport, ORGANIZATIONS, {}, Organization)
 
 
-class Projects:
+class AsyncProjects:
     """`client.projects`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def create(self, name: str, organization_id: str | None = None) -> Project:
+    async def create(self, name: str, organization_id: str | None = None) -> Project:
         """Create a project; the admin key names the organization."""
         body = {"name": name, "organization_id": organization_id}
-        return read(self._transport, Request("POST", PROJECTS, body=body), Project)
+        return await read(self._transport, Request("POST", PROJECTS, body=body), Project)
 
-    def list(self, organization_id: str | None = None) -> Iterator[Project]:
+    def list(self, organization_id: str | None = None) -> AsyncIterator[Project]:
         """Projects of the organization."""
         return iterate(self._transport, PROJECTS, {"organization_id": organization_id}, Project)
 
 
-class Keys:
+class AsyncKeys:
     """`client.keys`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def create(
+    async def create(
         self,
         name: str,
         project_id: str,
@@ -66,15 +66,32 @@ class Keys:
         if expires_at is not None:
             body["expires_at"] = expires_at.isoformat()
         while True:
-            key = read(self._transport, Request("POST", KEYS, body=body), KeyCreated)
+            key = await read(self._transport, Request("POST", KEYS, body=body), KeyCreated)
             if key.secret:
                 return key
-            self.revoke(key.id)
+            await self.revoke(key.id)
 
-    def list(self, organization_id: str | None = None) -> Iterator[Key]:
+    async def get(self, key_id: str) -> Key:
+        """One key, without its secret."""
+        return await read(self._transport, Request("GET", f"{KEYS}/{key_id}"), Key)
+
+    async def rotate(self, key_id: str, *, grace_s: int = 0) -> KeyCreated:
+        """A new key in the place of an old one, which ends after `grace_s` seconds.
+
+        Its `secret` is shown in this answer only. When that answer is lost the new key, whose secret
+        nobody knows, is rotated in its turn.
+        """
+        while True:
+            request = Request("POST", f"{KEYS}/{key_id}/rotate", body={"grace_s": grace_s})
+            key = await read(self._transport, request, KeyCreated)
+            if key.secret:
+                return key
+            key_id, grace_s = key.id, 0
+
+    def list(self, organization_id: str | None = None) -> AsyncIterator[Key]:
         """Keys of the organization, without secrets."""
         return iterate(self._transport, KEYS, {"organization_id": organization_id}, Key)
 
-    def revoke(self, key_id: str) -> None:
+    async def revoke(self, key_id: str) -> None:
         """Revoke a key at once; revoking it again changes nothing."""
-        self._transport.send(Request("DELETE", f"{KEYS}/{key_id}"))
+        await self._transport.send(Request("DELETE", f"{KEYS}/{key_id}"))

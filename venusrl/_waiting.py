@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from venusrl._wires import Sleep
+
 POLL_FIRST_S: Final = 0.1
 POLL_MAX_S: Final = 2.0
 """Polls grow from the first to this pause: short things answer at once, long ones cost little."""
@@ -15,19 +17,19 @@ POLL_GROWTH: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A clock and a sleep."""
+    """A clock and a sleep; without a sleep that of the client."""
 
     clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Sleep | None = None
 
-    def until(self, timeout_s: float | None) -> Iterator[None]:
-        """One turn per poll: the first at once, the last at the deadline; None: for ever."""
+    def pauses(self, timeout_s: float | None) -> Iterator[float]:
+        """Seconds before each poll: the first at once, the last at the deadline; None: for ever."""
         end = None if timeout_s is None else self.clock() + timeout_s
+        yield 0.0
         pause = POLL_FIRST_S
         for _ in itertools.count():
-            yield
             left = pause if end is None else end - self.clock()
             if left <= 0:
                 return
-            self.sleep(min(pause, left))
+            yield min(pause, left)
             pause = min(POLL_MAX_S, pause * POLL_GROWTH)

@@ -1,4 +1,4 @@
-"""The synchronous client: one attribute per noun of the API.
+"""The clients, one attribute per noun of the API: `Client` blocks, `AsyncClient` is awaited.
 
     with Client("http://127.0.0.1:8420", api_key="vrl_...") as client:
         client.environments.push("environments/builtin/calc")
@@ -6,28 +6,46 @@
         for event in client.jobs.follow(job.id):
             print(event.type, event.body)
 
+    async with AsyncClient() as client:
+        async for job in client.jobs.list():
+            print(job.name, job.state)
+
 Refusals raise `ApiError` (by status: `NotFound`, `Conflict`, `Invalid`, ...) with a closed `code` and
 the `request_id`. Connection errors, 429 and 503 are tried again; a POST keeps its idempotency key.
 """
 
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
-from venusrl._checkpoints import Checkpoints, Operations
-from venusrl._environments import Environments, Models
+from venusrl._blocking import (
+    Checkpoints,
+    Datasets,
+    Environments,
+    Groups,
+    Jobs,
+    Keys,
+    Models,
+    Operations,
+    Organizations,
+    Projects,
+    Rollouts,
+)
 from venusrl._errors import (
     ApiError,
+    AssetInvalid,
     Conflict,
     ConnectionFailed,
     CorruptDownload,
+    DatasetInvalid,
     EnvironmentInvalid,
     Forbidden,
     Invalid,
     JobCancelled,
     JobFailed,
     JobPaused,
+    ModelInvalid,
     NotFound,
     OperationFailed,
     PackageError,
@@ -37,28 +55,32 @@ from venusrl._errors import (
     TooLarge,
     Unauthorized,
     Unavailable,
+    UploadUnreadable,
     VenusError,
     WaitTimeout,
 )
-from venusrl._jobs import Jobs
-from venusrl._rollouts import Groups, Rollouts
+from venusrl._nouns import Nouns
 from venusrl._spec import SpecSource, parse_spec, read_spec
-from venusrl._tenancy import Keys, Organizations, Projects
-from venusrl._transport import Patience, Request, Transport
+from venusrl._surface import Surface, blocking
+from venusrl._transport import Dial, Patience, async_transport, blocking_transport
 from venusrl._waiting import Waiting
 
 __all__ = [
     "ApiError",
+    "AssetInvalid",
+    "AsyncClient",
     "Client",
     "Conflict",
     "ConnectionFailed",
     "CorruptDownload",
+    "DatasetInvalid",
     "EnvironmentInvalid",
     "Forbidden",
     "Invalid",
     "JobCancelled",
     "JobFailed",
     "JobPaused",
+    "ModelInvalid",
     "NotFound",
     "OperationFailed",
     "PackageError",
@@ -70,6 +92,7 @@ __all__ = [
     "TooLarge",
     "Unauthorized",
     "Unavailable",
+    "UploadUnreadable",
     "VenusError",
     "WaitTimeout",
     "Waiting",
@@ -81,7 +104,7 @@ TIMEOUT_S: Final = 30.0
 """Of one answer; the slowest ordinary one is an upload."""
 
 
-class Client:
+class Client(Surface[Nouns]):
     """One key's view of the platform. Address and key come from VENUS_API_URL and VENUS_API_KEY if not given.
 
     Safe to share between threads. `transport`, `patience` and `waiting` are for tests.
@@ -97,39 +120,28 @@ class Client:
         patience: Patience | None = None,
         waiting: Waiting | None = None,
     ) -> None:
-        self._transport = Transport(
-            base_url,
-            api_key,
-            timeout_s=timeout_s,
-            patience=patience or Patience(),
-            transport=transport,
-        )
-        poll = waiting or Waiting()
-        self.organizations = Organizations(self._transport)
-        self.projects = Projects(self._transport)
-        self.keys = Keys(self._transport)
-        self.environments = Environments(self._transport, poll)
-        self.models = Models(self._transport)
-        self.jobs = Jobs(self._transport, poll)
-        self.groups = Groups(self._transport)
-        self.rollouts = Rollouts(self._transport)
-        self.operations = Operations(self._transport, poll)
-        self.checkpoints = Checkpoints(self._transport, self.operations)
+        dial = Dial(base_url, api_key, timeout_s, patience, waiting)
+        nouns = Nouns(blocking_transport(dial, transport))
+        super().__init__(nouns)
+        self.organizations = Organizations(nouns.organizations)
+        self.projects = Projects(nouns.projects)
+        self.keys = Keys(nouns.keys)
+        self.environments = Environments(nouns.environments)
+        self.datasets = Datasets(nouns.datasets)
+        self.models = Models(nouns.models)
+        self.jobs = Jobs(nouns.jobs)
+        self.groups = Groups(nouns.groups)
+        self.rollouts = Rollouts(nouns.rollouts)
+        self.operations = Operations(nouns.operations)
+        self.checkpoints = Checkpoints(nouns.checkpoints)
 
     @property
     def base_url(self) -> str:
         """Address of the API."""
-        return self._transport.base_url
+        return self._core.base_url
 
-    def status(self) -> dict[str, Any]:
-        """Whether a scheduler leads, hosts by kind, jobs by state."""
-        answer = self._transport.send(Request("GET", "/v1/status")).json()
-        assert isinstance(answer, dict)
-        return answer
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._transport.close()
+    status = blocking(Nouns.status)
+    close = blocking(Nouns.close)
 
     def __enter__(self) -> "Client":
         return self
@@ -141,3 +153,34 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class AsyncClient(Nouns):
+    """The same nouns and verbs, awaited; lists and followed events are asynchronous iterators.
+
+    It belongs to the event loop that first uses it. `transport`, `patience` and `waiting` are for tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+        patience: Patience | None = None,
+        waiting: Waiting | None = None,
+    ) -> None:
+        dial = Dial(base_url, api_key, timeout_s, patience, waiting)
+        super().__init__(async_transport(dial, transport))
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

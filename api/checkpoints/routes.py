@@ -1,29 +1,24 @@
-"""Routes of checkpoints and operations."""
+"""Routes of checkpoints."""
 
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from api.auth.caller import Developer, Viewer
 from api.checkpoints import service
-from api.gateway import Gateway, gateway_of
+from api.gateway import GatewayDep
 from api.idempotency import IdempotencyKey, Once, run_once
+from api.jobs.storable import unstorable
+from api.operations.service import ENDED, WAIT_MAX_S, Wait, awaited
 from api.paging import Wanted, to_page
-from api.problems import not_found
+from api.problems import invalid, not_found
 from stores import checkpoints, jobs
 from venusrl.models.checkpoints import Checkpoint, GenerateRequest, Operation
 from venusrl.models.common import Page
 
 router = APIRouter(prefix="/v1", tags=["checkpoints"])
-
-GatewayDep = Annotated[Gateway, Depends(gateway_of)]
-
-WAIT_MAX_S = 30.0
-"""Longest answer held open; below the usual idle timeout of proxies."""
-
-Wait = Annotated[float, Query(ge=0.0, le=WAIT_MAX_S, description="Seconds to wait for the end.")]
 
 
 @router.get("/jobs/{job_id}/checkpoints")
@@ -94,20 +89,14 @@ async def generate(
 
     200 with the ended operation (state `done` or `failed`), or 202 when it takes longer than `wait`.
     """
+    if found := unstorable(body.model_dump()):
+        raise invalid(found, "The request holds what cannot be stored.")
     asked = (checkpoint_id, body)
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
     started = await run_once(
         gateway, once, lambda c: service.generate(c, gateway, caller, asked), status=202
     )
     operation_id = str(json.loads(bytes(started.body))["id"])
-    operation = await service.awaited(gateway, caller, operation_id, wait)
-    status = 200 if operation.state in service.ENDED else 202
+    operation = await awaited(gateway, caller, operation_id, wait)
+    status = 200 if operation.state in ENDED else 202
     return JSONResponse(operation.model_dump(mode="json"), status)
-
-
-@router.get("/operations/{operation_id}")
-async def get_operation(
-    operation_id: str, caller: Viewer, gateway: GatewayDep, wait: Wait = 0.0
-) -> Operation:
-    """An operation; with `wait` its end is waited for."""
-    return await service.awaited(gateway, caller, operation_id, wait)

@@ -1,4 +1,4 @@
-"""Verbs of checkpoints and operations."""
+"""Verbs of checkpoints."""
 
 import re
 from collections.abc import AsyncIterator
@@ -7,21 +7,16 @@ from typing import Any, Final
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
+from api.operations.service import operation_of
 from api.problems import Problem, conflict, not_found
 from domain.errors import PayloadUnreadable
-from infra.clock import SystemClock
 from infra.names import GENERATE
 from stores import checkpoints
 from stores.unit_of_work import AsyncConnection
-from venusrl.models.checkpoints import Checkpoint, File, GenerateRequest, Operation
+from venusrl.models.checkpoints import Checkpoint, File, GenerateRequest
 
 RANGE: Final = re.compile(r"^bytes=(\d{0,18})-(\d{0,18})$")
 """One range; several in one request are answered whole, as the protocol allows."""
-
-POLL_S: Final = 0.1
-"""How late the end of an operation is seen by one who waits for it."""
-
-ENDED: Final = ("done", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +33,6 @@ def checkpoint_of(row: Any) -> Checkpoint:
     files = [File(name=one["name"], size=one["size"], sha256=one["sha"]) for one in row.files]
     columns = {name: value for name, value in row._mapping.items() if name != "files"}
     return Checkpoint.model_validate(columns | {"files": files})
-
-
-def operation_of(row: Any) -> Operation:
-    """Wire form of an operation row."""
-    return Operation.model_validate(row, from_attributes=True)
 
 
 async def need(connection: AsyncConnection, caller: ProjectCaller, checkpoint_id: str) -> Any:
@@ -115,19 +105,3 @@ async def generate(
         connection, caller.project_id, gateway.ids.new("op"), GENERATE, request
     )
     return operation_of(started).model_dump(mode="json")
-
-
-async def awaited(
-    gateway: Gateway, caller: ProjectCaller, operation_id: str, wait_s: float
-) -> Operation:
-    """The operation once it has ended, or as it is after `wait_s`. Raises 404."""
-    clock = SystemClock()
-    end = clock.monotonic() + wait_s
-    while True:
-        async with gateway.database.begin() as connection:
-            row = await checkpoints.find_operation(connection, caller.project_id, operation_id)
-        if row is None:
-            raise not_found("operation", operation_id)
-        if row.state in ENDED or clock.monotonic() >= end:
-            return operation_of(row)
-        await clock.sleep(POLL_S)

@@ -11,13 +11,13 @@ import msgspec
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
 from api.problems import Finding, conflict, invalid
-from environments.manifest import Manifest, PackageInvalid
-from environments.package import read_manifest, unpack
+from environments.package import unpack
 from infra.names import VALIDATE_ENVIRONMENT, package_path
 from stores import checkpoints, environments
 from stores.blobs import Blob, sha256
 from stores.environments import NewVersion, Owner
 from stores.unit_of_work import AsyncConnection
+from venusrl.env.host.manifest import Manifest, PackageInvalid, read_manifest
 from venusrl.models.environments import Environment, EnvironmentVersion
 
 

@@ -10,13 +10,15 @@ from api.auth.caller import Developer, ProjectCaller, Viewer
 from api.bodies import number_in
 from api.gateway import Gateway, GatewayDep, gateway_of
 from api.idempotency import IdempotencyKey, Once, run_once
-from api.jobs import service, stream
+from api.jobs import service, starts, stream, views
 from api.paging import Wanted, to_page
 from api.problems import not_found
 from stores import jobs
 from stores.jobs import PointsWanted
 from venusrl.models.common import Page
+from venusrl.models.job_schema import job_schema
 from venusrl.models.jobs import (
+    Branch,
     Evaluation,
     Event,
     Job,
@@ -27,6 +29,13 @@ from venusrl.models.jobs import (
     Restart,
     Validation,
 )
+
+
+class SchemaResponse(JSONResponse):
+    """A JSON Schema."""
+
+    media_type = "application/schema+json"
+
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -41,7 +50,13 @@ async def validate_job(spec: Spec, caller: Viewer, gateway: GatewayDep) -> Valid
     """Findings, and the normalised spec with every `auto` resolved and explained; changes nothing."""
     async with gateway.database.begin() as connection:
         outcome = await service.check(connection, gateway, caller, spec)
-    return service.validation_of(outcome)
+    return views.validation_of(outcome)
+
+
+@router.get("/schema", response_class=SchemaResponse)
+async def job_spec_schema() -> JSONResponse:
+    """The JSON Schema of a job spec, for editors; needs no key."""
+    return SchemaResponse(job_schema(), headers={"Cache-Control": "public, max-age=300"})
 
 
 @router.post("", status_code=201, response_model=Job)
@@ -67,15 +82,15 @@ async def list_jobs(
     """Jobs of the project."""
     async with gateway.database.begin() as connection:
         found = await jobs.page(connection, caller.project_id, wanted, state)
-    return to_page(found, service.job_of)
+    return to_page(found, views.job_of)
 
 
 @router.get("/{job_id}")
 async def get_job(job_id: str, caller: Viewer, gateway: GatewayDep, response: Response) -> Job:
     """One job; its ETag goes into If-Match of a PATCH."""
     row = await _job(gateway, caller, job_id)
-    response.headers["ETag"] = service.etag_of(row)
-    return service.job_of(row)
+    response.headers["ETag"] = views.etag_of(row)
+    return views.job_of(row)
 
 
 @router.patch("/{job_id}")
@@ -87,11 +102,11 @@ async def patch_job(
     response: Response,
     if_match: Annotated[str | None, Header()] = None,
 ) -> Job:
-    """Change name or labels."""
+    """Change name, labels, priority, max_steps or budget, also while the job runs."""
     async with gateway.database.begin() as connection:
-        row = await service.patch(connection, caller, job_id, body, if_match)
-    response.headers["ETag"] = service.etag_of(row)
-    return service.job_of(row)
+        row = await service.patch(connection, gateway, caller, (job_id, body), if_match)
+    response.headers["ETag"] = views.etag_of(row)
+    return views.job_of(row)
 
 
 async def _want(
@@ -141,7 +156,24 @@ async def restart_job(
     asked = body or Restart()
     once = Once(caller.key_id, key, request.url.path, asked.model_dump())
     return await run_once(
-        gateway, once, lambda c: service.restart(c, gateway, caller, (job_id, asked)), status=202
+        gateway, once, lambda c: starts.restart(c, gateway, caller, (job_id, asked)), status=202
+    )
+
+
+@router.post("/{job_id}/branch", status_code=201, response_model=Job)
+async def branch_job(
+    job_id: str,
+    caller: Developer,
+    request: Request,
+    gateway: GatewayDep,
+    body: Annotated[Branch | None, Body()] = None,
+    key: IdempotencyKey = None,
+) -> JSONResponse:
+    """A new job from a copy of this one's spec and a checkpoint (the newest by default)."""
+    asked = body or Branch()
+    once = Once(caller.key_id, key, request.url.path, asked.model_dump())
+    return await run_once(
+        gateway, once, lambda c: starts.branch(c, gateway, caller, (job_id, asked))
     )
 
 
@@ -196,7 +228,7 @@ async def job_metrics(
     wanted = PointsWanted(
         names=[part for part in names.split(",") if part],
         after_step=after_step,
-        after=service.place_of(after),
+        after=views.place_of(after),
         limit=limit + 1,
     )
     async with gateway.database.begin() as connection:
@@ -204,9 +236,7 @@ async def job_metrics(
     more = len(rows) > limit
     rows = rows[:limit]
     data = [Metric.model_validate(row, from_attributes=True) for row in rows]
-    return Page[Metric](
-        data=data, has_more=more, next=service.cursor_of(rows[-1]) if more else None
-    )
+    return Page[Metric](data=data, has_more=more, next=views.cursor_of(rows[-1]) if more else None)
 
 
 @router.get("/{job_id}/progress")

@@ -1,64 +1,35 @@
-"""Verbs of jobs."""
+"""Verbs of jobs: validate, create, pause, resume, cancel, change. Restart and branch: `starts.py`."""
 
-import hashlib
-import json
-from typing import Any
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
-from api.jobs.validation import Outcome, Surroundings, validate
+from api.jobs.outcome import Outcome, Surroundings
+from api.jobs.resolution import put_at, value_at
+from api.jobs.sources import base_named, known_datasets
+from api.jobs.validation import validate
+from api.jobs.views import etag_of, job_of, matches
+from api.models.service import bases, known_refs
 from api.problems import Problem, conflict, invalid, not_found
-from api.system.registry import models
 from domain.states import TERMINAL, JobState
 from infra.names import PREPARE_JOB
 from stores import checkpoints, environments, events, jobs
 from stores.environments import Owner
-from stores.jobs import NewAttempt, NewJob
+from stores.jobs import NewJob, Start
 from stores.unit_of_work import AsyncConnection
-from venusrl.models.common import Finding
-from venusrl.models.jobs import Failure, Job, JobPatch, Resolved, Restart, Validation
+from venusrl.models.jobs import JobPatch
 
-
-def job_of(row: Any) -> Job:
-    """Wire form of a job row joined with its attempt's number."""
-    return Job(
-        id=row.id,
-        project_id=row.project_id,
-        name=row.name,
-        state=row.state,
-        desired=row.desired,
-        attempt_id=row.attempt_id,
-        attempt=row.attempt_number,
-        generation=row.generation,
-        observed_generation=row.observed_generation,
-        spec=row.spec,
-        labels=row.labels,
-        queue_reason=row.queue_reason,
-        queue_position=row.queue_position,
-        failure=None if row.failure is None else Failure.model_validate(row.failure),
-        created_at=row.created_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-    )
-
-
-def etag_of(row: Any) -> str:
-    """Changes with everything that PATCH may change, and with the generation."""
-    text = json.dumps([row.generation, row.name, row.labels], sort_keys=True)
-    return f'"{hashlib.sha256(text.encode()).hexdigest()[:16]}"'
-
-
-def cursor_of(row: Any) -> str:
-    """The place of a metric point, for the next page's `after`."""
-    return f"{row.attempt_number}:{row.step}:{row.name}"
-
-
-def place_of(cursor: str | None) -> tuple[int, int, str] | None:
-    """The place that a cursor names."""
-    if cursor is None:
-        return None
-    number, step, name = cursor.split(":", 2)
-    return int(number), int(step), name
+PLACES: Final[Mapping[str, str]] = {
+    "name": "/name",
+    "labels": "/labels",
+    "priority": "/resources/priority",
+    "max_steps": "/stop/max_steps",
+    "budget": "/budget",
+}
+"""Where the fields of a PATCH stand in the spec."""
 
 
 async def check(
@@ -70,27 +41,39 @@ async def check(
         name: list(await environments.versions(connection, caller.project_id, name))
         for name in names
     }
-    return validate(body, Surroundings(models(), versions, gateway.settings))
-
-
-def validation_of(outcome: Outcome) -> Validation:
-    """Wire form of an outcome."""
-    return Validation(
-        valid=outcome.is_valid,
-        findings=[Finding.model_validate(one.as_json()) for one in outcome.findings],
-        spec=outcome.spec,
-        resolved=[Resolved(pointer=p, value=v, reason=r) for p, v, r in outcome.resolved],
+    around = Surroundings(
+        await bases(connection, gateway, caller.project_id, base_named(body)),
+        versions,
+        gateway.settings,
+        model_refs=await known_refs(connection, caller.project_id),
+        datasets=await known_datasets(connection, caller.project_id, body),
     )
+    return validate(body, around)
 
 
 async def create(
     connection: AsyncConnection, gateway: Gateway, caller: ProjectCaller, body: Any
 ) -> dict[str, Any]:
-    """Insert job, attempt, event and the operation that prepares its task lists: one commit."""
+    """Create a job from a submitted spec; nothing is made when there is an error."""
     outcome = await check(connection, gateway, caller, body)
     if outcome.spec is None:
         raise invalid(outcome.findings, "The job spec has errors.")
+    return await insert(connection, gateway, caller, (outcome, body, Start()))
+
+
+async def insert(
+    connection: AsyncConnection,
+    gateway: Gateway,
+    caller: ProjectCaller,
+    asked: tuple[Outcome, Any, Start],
+    **created: Any,
+) -> dict[str, Any]:
+    """Insert job, attempt, event and the operation that prepares its task lists: one commit."""
+    outcome, body, start = asked
+    assert outcome.spec is not None, "only a valid spec becomes a job"
     owner = Owner(caller.organization_id, caller.project_id)
+    if outcome.findings:
+        created["findings"] = [one.as_json() for one in outcome.findings]
     new = NewJob(
         id=gateway.ids.new("job"),
         attempt_id=gateway.ids.new("att"),
@@ -99,12 +82,14 @@ async def create(
         submitted_spec=body,
         labels=outcome.spec["labels"],
         environment_version_id=outcome.version.id,
+        start=start,
+        created=created,
     )
     row = await jobs.create(connection, owner, new)
     await checkpoints.start_operation(
         connection, caller.project_id, gateway.ids.new("op"), PREPARE_JOB, {"job_id": new.id}
     )
-    return job_of(row).model_dump(mode="json")
+    return job_of(row, outcome.findings).model_dump(mode="json")
 
 
 async def locked(connection: AsyncConnection, caller: ProjectCaller, job_id: str) -> Any:
@@ -134,57 +119,64 @@ async def want(
 
 
 def _has_paused_itself(row: Any) -> bool:
-    """The platform paused the job, which its user still wants to run, and nobody resumed it yet."""
+    """The platform paused the job, for too many failures or at its budget, and nobody resumed it yet."""
     is_paused = JobState(row.state) in (JobState.PAUSING, JobState.PAUSED)
-    return is_paused and row.generation <= row.observed_generation
-
-
-async def restart(
-    connection: AsyncConnection,
-    gateway: Gateway,
-    caller: ProjectCaller,
-    asked: tuple[str, Restart],
-) -> dict[str, Any]:
-    """Make a new attempt from a checkpoint (the newest one by default) of an ended job."""
-    job_id, body = asked
-    row = await locked(connection, caller, job_id)
-    if JobState(row.state) not in TERMINAL:
-        raise conflict(f"The job has not ended ({row.state}); cancel it first.", "job_active")
-    if body.checkpoint is not None:
-        start = await checkpoints.find(connection, caller.project_id, body.checkpoint)
-        if start is None or start.job_id != job_id:
-            raise not_found("checkpoint of this job", body.checkpoint)
-    else:
-        start = await checkpoints.newest(connection, caller.project_id, job_id)
-    if start is not None and start.state != "ready":
-        raise conflict(f"The checkpoint is {start.state}.", "checkpoint_not_ready")
-    new = NewAttempt(
-        id=gateway.ids.new("att"),
-        from_checkpoint_id=None if start is None else start.id,
-        base_step=0 if start is None else start.step,
-        next_ordinal=0 if start is None else start.next_ordinal,
-        unconsumed=() if start is None else start.unconsumed,
-    )
-    if new.base_step >= row.spec["stop"]["max_steps"]:
-        detail = f"The checkpoint's step {new.base_step} is the job's last step already."
-        raise Problem(409, "nothing_left", detail)
-    await jobs.restart(connection, caller.project_id, job_id, new)
-    return job_of(await locked(connection, caller, job_id)).model_dump(mode="json")
+    return is_paused and row.desired_generation <= row.observed_generation
 
 
 async def patch(
     connection: AsyncConnection,
+    gateway: Gateway,
     caller: ProjectCaller,
-    job_id: str,
-    body: JobPatch,
+    asked: tuple[str, JobPatch],
     etag: str | None,
 ) -> Any:
-    """Change name or labels; with If-Match only if nobody changed them meanwhile."""
+    """Change the safe fields; with If-Match only if nobody changed them meanwhile.
+
+    The coordinator takes new limits up by the raised generation. An ended job keeps its generation:
+    what changes holds from its restart on.
+    """
+    job_id, body = asked
     row = await locked(connection, caller, job_id)
-    if etag is not None and etag not in ("*", etag_of(row)):
+    if etag is not None and not matches(etag_of(row), etag):
         raise Problem(412, "precondition_failed", "The job changed since it was read.")
-    values = body.model_dump(exclude_none=True)
-    if values:
-        await jobs.patch(connection, caller.project_id, job_id, values)
-        await events.append(connection, job_id, "job.changed", {"fields": sorted(values)})
+    changes = body.model_dump(mode="json", include=body.model_fields_set)
+    spec = changed(row.spec, changes)
+    if spec == row.spec:
+        return row
+    await _check_changes(connection, gateway, caller, (spec, changes))
+    is_steering = row.state not in TERMINAL and any(
+        value_at(spec, PLACES[name]) != value_at(row.spec, PLACES[name])
+        for name in changes.keys() - {"name", "labels"}
+    )
+    await jobs.patch(connection, caller.project_id, job_id, spec, raises_generation=is_steering)
+    said = {"fields": sorted(changes), **{k: v for k, v in changes.items() if k != "labels"}}
+    await events.append(connection, job_id, "job.changed", said)
     return await locked(connection, caller, job_id)
+
+
+def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec with the changed fields in their places."""
+    made = copy.deepcopy(dict(spec))
+    for name, value in changes.items():
+        put_at(made, PLACES[name], value)
+    return made
+
+
+async def _check_changes(
+    connection: AsyncConnection,
+    gateway: Gateway,
+    caller: ProjectCaller,
+    asked: tuple[Mapping[str, Any], Mapping[str, Any]],
+) -> None:
+    """Refuse what creation would refuse of the changed fields; the rest stands as it was accepted."""
+    spec, changes = asked
+    outcome = await check(connection, gateway, caller, spec)
+    found = []
+    for one in outcome.findings:
+        for name in changes:
+            place = PLACES[name]
+            if one.severity == "error" and f"{one.pointer}/".startswith(f"{place}/"):
+                found.append(replace(one, pointer=f"/{name}{one.pointer.removeprefix(place)}"))
+    if found:
+        raise invalid(found, "The change has errors.")

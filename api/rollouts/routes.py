@@ -1,56 +1,69 @@
 """Routes of groups, rollouts and trajectories."""
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response, StreamingResponse
 
 from api.auth.caller import Viewer
 from api.gateway import Gateway, gateway_of
 from api.paging import Wanted, to_page
 from api.problems import not_found
-from api.rollouts import service
+from api.rollouts import export, service
+from domain.billing import Bucket
+from domain.states import End, Purpose
 from stores import rollouts
 from stores.rollouts import Filters
 from venusrl.models.common import Page
-from venusrl.models.rollouts import Group, Rollout, Trajectory
+from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory
 
 router = APIRouter(prefix="/v1", tags=["rollouts"])
 
 GatewayDep = Annotated[Gateway, Depends(gateway_of)]
 Text = Annotated[str | None, Query(max_length=200)]
+Number = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
+Disposition = Annotated[str | None, Query(max_length=64, pattern=r"^[a-z]+(\([a-z0-9_]+\))?$")]
 Reward = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
 def group_filters(
-    step: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    step: Number = None,
     task_id: Text = None,
-    purpose: Text = None,
-    disposition: Text = None,
+    purpose: Annotated[Purpose | None, Query()] = None,
+    disposition: Disposition = None,
+    policy_version: Number = None,
+    reward_min: Reward = None,
+    reward_max: Reward = None,
 ) -> Filters:
-    """Dependency: which groups are wanted; `step` is the step that they train."""
-    return Filters(step=step, task_id=task_id, purpose=purpose, disposition=disposition)
+    """Dependency: which groups are wanted.
+
+    `step` is the step that they train, `policy_version` the one at their creation, `disposition`
+    a whole one, `dropped(stale)`, or its kind, `dropped`; bounds of the mean reward are inclusive.
+    """
+    return Filters(
+        step=step,
+        task_id=task_id,
+        purpose=purpose,
+        disposition=disposition,
+        policy_version=policy_version,
+        reward_min=reward_min,
+        reward_max=reward_max,
+    )
 
 
 def rollout_filters(
     groups: Annotated[Filters, Depends(group_filters)],
     group_id: Text = None,
-    end: Text = None,
-    verdict: Text = None,
-    reward_min: Reward = None,
-    reward_max: Reward = None,
+    end: Annotated[End | None, Query()] = None,
+    verdict: Annotated[Literal["scored", "unscorable"] | None, Query()] = None,
+    bucket: Annotated[Bucket | None, Query()] = None,
 ) -> Filters:
-    """Dependency: which rollouts are wanted; bounds of the reward are inclusive."""
-    return Filters(
-        group_id=group_id,
-        step=groups.step,
-        task_id=groups.task_id,
-        purpose=groups.purpose,
-        end=end,
-        verdict=verdict,
-        disposition=groups.disposition,
-        reward_min=reward_min,
-        reward_max=reward_max,
-    )
+    """Dependency: which rollouts are wanted.
+
+    `policy_version` is that of the oldest sampled token; `bucket` is a line of the job's bill.
+    """
+    return replace(groups, group_id=group_id, end=end, verdict=verdict, bucket=bucket)
 
 
 @router.get("/jobs/{job_id}/groups")
@@ -88,7 +101,7 @@ async def list_rollouts(
     gateway: GatewayDep,
     filters: Annotated[Filters, Depends(rollout_filters)],
 ) -> Page[Rollout]:
-    """Rollouts of a job; their former tries are in the answer for one rollout."""
+    """Rollouts of a job; what happened to each is in the answer for one rollout."""
     await service.need_job(gateway, caller, job_id)
     async with gateway.database.begin() as connection:
         found = await rollouts.page(
@@ -97,13 +110,34 @@ async def list_rollouts(
     return to_page(found, service.rollout_of)
 
 
+@router.get("/jobs/{job_id}/rollouts/export", response_class=Response)
+async def export_rollouts(
+    job_id: str,
+    caller: Viewer,
+    gateway: GatewayDep,
+    filters: Annotated[Filters, Depends(rollout_filters)],
+    format_: Annotated[export.Format, Query(alias="format")] = "jsonl",
+    after: Annotated[str | None, Query(max_length=100)] = None,
+) -> StreamingResponse:
+    """Trajectories of a job, streamed: one record a rollout, in the order of their ids.
+
+    A record has the row, and its tokens as a chain of nodes with ids, mask, log-probabilities and
+    policy versions; without tokens it says why under `error`.
+    """
+    await service.need_job(gateway, caller, job_id)
+    wish = export.Wish(job_id, filters, after)
+    headers = {"Content-Disposition": f'attachment; filename="{job_id}.{format_}"'}
+    return StreamingResponse(
+        export.stream(gateway, caller, wish, format_),
+        media_type=export.MEDIA_TYPES[format_],
+        headers=headers,
+    )
+
+
 @router.get("/rollouts/{rollout_id}")
-async def get_rollout(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> Rollout:
-    """One rollout with its former tries."""
-    row = await service.need_rollout(gateway, caller, rollout_id)
-    async with gateway.database.begin() as connection:
-        tries = await rollouts.tries(connection, caller.project_id, rollout_id)
-    return service.rollout_of(row, tries)
+async def get_rollout(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> RolloutDetail:
+    """One rollout with everything that happened to it."""
+    return await service.detail(gateway, caller, rollout_id)
 
 
 @router.get("/rollouts/{rollout_id}/trajectory")

@@ -1,7 +1,7 @@
 """Wire forms of groups, rollouts and trajectories."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,11 +10,13 @@ import msgspec
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
 from api.problems import Problem, not_found
+from api.rollouts.reasons import reason_of
 from domain.errors import PayloadUnreadable
 from domain.trajectory import Trajectory as StoredTrajectory
 from infra.codec import from_msgpack
 from stores import jobs, rollouts
-from venusrl.models.rollouts import Group, Rollout, Trajectory, Try
+from stores.rollouts import History
+from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory, Try
 
 
 def group_of(row: Any) -> Group:
@@ -22,20 +24,56 @@ def group_of(row: Any) -> Group:
     return Group.model_validate(dict(row._mapping))
 
 
-def rollout_of(row: Any, tries: Sequence[Any] = ()) -> Rollout:
-    """Wire form of a rollout row and its ended tries."""
+def rollout_of(row: Any) -> Rollout:
+    """Wire form of a rollout row; its history is in the answer for one rollout."""
     columns = dict(row._mapping)
-    ended = [dict(one._mapping) for one in tries]
-    return Rollout.model_validate(
+    return Rollout.model_validate(columns | {"current_try": columns["try"]})
+
+
+async def detail(gateway: Gateway, caller: ProjectCaller, rollout_id: str) -> RolloutDetail:
+    """The rollout with its tries, placements, group and step. Raises 404."""
+    async with gateway.database.begin() as connection:
+        row = await rollouts.find(connection, caller.project_id, rollout_id)
+        if row is None:
+            raise not_found("rollout", rollout_id)
+        history = await rollouts.history(connection, row)
+    columns = dict(row._mapping)
+    return RolloutDetail.model_validate(
         columns
         | {
             "current_try": columns["try"],
-            "tries": [
-                Try(number=one["try"], end=one["end"], cause=one["cause"], counts=one["counts"])
-                for one in ended
-            ],
+            "tries": [_try_of(dict(one._mapping)) for one in history.tries],
+            "hops": [_hop_of(dict(one._mapping)) for one in history.hops],
+            "group": dict(history.group._mapping),
+            "training": _training_of(history),
+            "reason": reason_of(row, history),
         }
     )
+
+
+def _try_of(one: Mapping[str, Any]) -> Try:
+    return Try(
+        number=one["try"],
+        end=one["end"],
+        cause=one["cause"],
+        counts=one["counts"],
+        hop=one["hop"],
+        ended_at=one["ended_at"],
+    )
+
+
+def _hop_of(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**one, "try_number": one["try"]}
+
+
+def _training_of(history: History) -> Mapping[str, Any] | None:
+    if history.step is None:
+        return None
+    group = history.group
+    payload = None
+    if group.payload_uri is not None:
+        payload = {"uri": group.payload_uri, "sha256": group.payload_sha}
+    return {**history.step._mapping, "payload": payload}
 
 
 async def need_job(gateway: Gateway, caller: ProjectCaller, job_id: str) -> None:

@@ -1,9 +1,10 @@
 """Models of the registry: the built-in folders' configurations, read without torch."""
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from venusrl.models.checkpoints import BaseModelInfo
 
@@ -17,13 +18,22 @@ def models() -> dict[str, BaseModelInfo]:
     for config in sorted(BUILTIN.glob("*/config.json")):
         read = json.loads(config.read_text())
         name = config.parent.name
-        found[name] = BaseModelInfo(
-            name=name, context_tokens=int(read["max_position_embeddings"]), parameters=_size(read)
-        )
+        chat = json.loads((config.parent / "chat.json").read_text())
+        found[name] = info_of(name, read, chat)
     return found
 
 
-def _size(config: dict[str, int]) -> int:
+def info_of(name: str, config: Mapping[str, int], chat: Mapping[str, Any]) -> BaseModelInfo:
+    """What a model's configuration and its description of conversations say of it."""
+    return BaseModelInfo(
+        name=name,
+        context_tokens=int(config["max_position_embeddings"]),
+        parameters=_size(config),
+        renderer=str(chat["format"]),
+    )
+
+
+def _size(config: Mapping[str, int]) -> int:
     """Parameters of a Llama-like decoder from its configuration."""
     width, inner = config["hidden_size"], config["intermediate_size"]
     head = config.get("head_dim", width // config["num_attention_heads"])

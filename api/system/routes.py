@@ -1,4 +1,4 @@
-"""Routes of health, status and the model registry."""
+"""Routes of health and status."""
 
 from typing import Any
 
@@ -7,11 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.auth.caller import CallerDep
 from api.gateway import GatewayDep
-from api.problems import not_found
-from api.system.registry import models
 from stores import status
-from venusrl.models.checkpoints import BaseModelInfo
-from venusrl.models.common import Page
 
 router = APIRouter(tags=["system"])
 
@@ -35,18 +31,3 @@ async def get_status(caller: CallerDep, gateway: GatewayDep) -> dict[str, Any]:
     """Whether a scheduler leads, hosts by kind, jobs by state; numbers only, no tenant's names."""
     async with gateway.database.begin() as connection:
         return await status.summary(connection)
-
-
-@router.get("/v1/models")
-async def list_models(caller: CallerDep) -> Page[BaseModelInfo]:
-    """Models that a job can start from."""
-    return Page[BaseModelInfo](data=list(models().values()), has_more=False)
-
-
-@router.get("/v1/models/{name}")
-async def get_model(name: str, caller: CallerDep) -> BaseModelInfo:
-    """One model."""
-    found = models().get(name)
-    if found is None:
-        raise not_found("model", name, list(models()))
-    return found

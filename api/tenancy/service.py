@@ -14,6 +14,7 @@ from stores.unit_of_work import AsyncConnection
 from venusrl.models.tenancy import (
     Key,
     KeyCreate,
+    KeyRotate,
     Organization,
     OrganizationCreate,
     Project,
@@ -93,7 +94,7 @@ async def _organization(connection: AsyncConnection, caller: Caller, asked: str 
     organization = caller.organization_id or asked
     if organization is None:
         raise invalid([Finding("/organization_id", "missing", "The admin key must name it.")])
-    known = await tenancy.organizations(connection, organization)
+    known = await tenancy.organization_exists(connection, organization)
     if asked not in (None, organization) or not known:
         raise not_found("organization", str(asked))
     return organization
@@ -115,6 +116,50 @@ async def _scope(
     if project is None or is_other or body.organization_id not in (None, project.organization_id):
         raise not_found("project", body.project_id)
     return project.organization_id, project.id
+
+
+async def need_key(
+    connection: AsyncConnection, caller: Caller, key_id: str, *, lock: bool = False
+) -> Any:
+    """A key that the caller may see. Raises 403 or 404."""
+    caller.may("admin")
+    scope = (caller.organization_id, caller.project_id)
+    row = await keys.find(connection, *scope, key_id, lock=lock)
+    if row is None:
+        raise not_found("key", key_id)
+    return row
+
+
+async def rotate_key(
+    connection: AsyncConnection,
+    gateway: Gateway,
+    asked: tuple[Caller, dict[str, Any]],
+    key_id: str,
+    body: KeyRotate,
+) -> dict[str, Any]:
+    """A new key with the old one's name, role, scope and end; the old one ends after its grace."""
+    caller, secret = asked
+    old = await need_key(connection, caller, key_id, lock=True)
+    if ROLES.index(old.role) > ROLES.index(caller.role):
+        raise forbidden("A key cannot rotate one with a higher role than its own.")
+    if old.organization_id is None:
+        raise conflict("The installation's admin key is made anew on its own machine.")
+    if old.revoked_at is not None:
+        raise conflict("The key is revoked; create another one.")
+    secret["secret"] = new_secret()
+    row = await keys.create(
+        connection,
+        id=gateway.ids.new("key"),
+        organization_id=old.organization_id,
+        project_id=old.project_id,
+        name=old.name,
+        role=old.role,
+        prefix=shown_prefix(secret["secret"]),
+        secret_hash=secret_hash(secret["secret"]),
+        expires_at=old.expires_at,
+    )
+    await keys.expire_within(connection, old.id, body.grace_s)
+    return key_of(row).model_dump(mode="json")
 
 
 def with_secret(answer: JSONResponse, secret: dict[str, Any]) -> JSONResponse:

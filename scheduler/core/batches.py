@@ -65,6 +65,20 @@ def drop_overdue(run: Pass, job: JobRecord) -> None:
 
 def replace_member(run: Pass, job: JobRecord, group: GroupRecord, cause: str) -> None:
     """Free the position of a group whose payload cannot be read; another group fills it."""
+    _free_position(run, job, group, DropReason.PAYLOAD_LOST)
+    job.is_closing_step = False
+    job.returned.append(group.ordinal)
+    drop_group(run, job, group, DropReason.PAYLOAD_LOST, cause)
+
+
+def give_up_step(run: Pass, job: JobRecord) -> None:
+    """The job ends before the step being filled: its groups leave their positions."""
+    for group in [g for g in job.training_groups() if g.phase is GroupPhase.ASSIGNED]:
+        _free_position(run, job, group, DropReason.CANCELLED)
+        drop_group(run, job, group, DropReason.CANCELLED, "the job ended before this step")
+
+
+def _free_position(run: Pass, job: JobRecord, group: GroupRecord, reason: DropReason) -> None:
     assert group.position is not None, group.group_id
     run.emit(
         ReplaceMember(
@@ -72,12 +86,10 @@ def replace_member(run: Pass, job: JobRecord, group: GroupRecord, cause: str) ->
             step=job.filling,
             position=group.position,
             group_id=group.group_id,
+            reason=reason,
         )
     )
     del job.positions[group.position]
-    job.is_closing_step = False
-    job.returned.append(group.ordinal)
-    drop_group(run, job, group, DropReason.PAYLOAD_LOST, cause)
 
 
 def consume(job: JobRecord) -> list[GroupRecord]:

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from domain.commands import Command, ReleaseGang, SetJobState
 from domain.events import (
+    BudgetSpent,
     CheckpointWritten,
     DesiredChanged,
     EngineSynced,
@@ -161,6 +162,8 @@ def _fold(run: Pass, event: Event) -> None:
             run.touch(lifecycle.submit(run, event))
         case DesiredChanged():
             lifecycle.change_desired(run, run.state.jobs[event.job_id], event)
+        case BudgetSpent():
+            lifecycle.pause_for(run, run.state.jobs[event.job_id], event.reason)
         case HostJoined():
             hosts.join(run, event)
         case HostLost():

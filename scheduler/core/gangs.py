@@ -1,13 +1,20 @@
 """A gang is granted whole or not at all: one trainer, the engines, sandboxes for one group.
 
-Jobs wait in the order in which they asked. The first that does not fit now holds back those behind it,
-or a large job would starve; one that can never fit is parked with a reason and holds back nobody.
+Jobs wait by class of priority, then in the order in which they asked. The first that does not fit now
+holds back those behind it, or a large job would starve; one that can never fit is parked with a reason
+and holds back nobody.
 """
 
+from typing import Final
+
 from domain.commands import GrantGang, ReleaseGang
+from domain.plan import Priority
 from domain.states import JobState
 from scheduler.core.records import Gang, JobRecord
 from scheduler.core.state import Pass, State
+
+CLASSES: Final = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+"""Classes in the order in which they are served."""
 
 
 def sandboxes_needed(job: JobRecord) -> int:
@@ -60,7 +67,7 @@ def grant_gangs(run: Pass) -> None:
     """Grant in queue order, then show each waiting job its position and reason if they changed."""
     queue = sorted(
         (job for job in run.state.jobs.values() if waits_for_gang(job)),
-        key=lambda job: (job.arrival, job.plan.job_id),
+        key=lambda job: (CLASSES.index(job.plan.priority), job.arrival, job.plan.job_id),
     )
     position, is_blocked = 0, False
     for job in queue:

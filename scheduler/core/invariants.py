@@ -95,7 +95,7 @@ def _check_batch(job: JobRecord) -> None:
 def _check_pacing(job: JobRecord) -> None:
     groups = job.training_groups()
     unfinished = sum(1 for group in groups if group.is_unfinished)
-    _hold(len(groups) <= pacing.alive_max(job, job.committed), "too many groups alive", job)
+    _hold(len(groups) <= pacing.kept_max(job), "too many groups alive", job)
     _hold(unfinished <= pacing.open_max(job), "too many groups unfinished", job)
 
 

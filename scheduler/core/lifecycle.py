@@ -6,13 +6,15 @@ between the two finds hosts without an active attempt and releases them.
 """
 
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from domain.commands import EndTry, SetJobState, WriteCheckpoint
 from domain.events import CheckpointWritten, DesiredChanged, JobSubmitted, StepCommitted
+from domain.plan import JobLimits
 from domain.policy import PolicyRef
 from domain.states import Desired, DropReason, End, JobState, move
-from scheduler.core import batches, evaluation, failures, gangs, weights
+from scheduler.core import batches, evaluation, failures, gangs, pacing, weights
 from scheduler.core.records import Checkpointing, GroupPhase, JobRecord, SandboxState
 from scheduler.core.state import Pass
 
@@ -50,9 +52,12 @@ def submit(run: Pass, event: JobSubmitted) -> JobRecord:
 
 
 def change_desired(run: Pass, job: JobRecord, event: DesiredChanged) -> None:
-    """Fold the user's wish; what follows from it is `advance`'s matter."""
+    """Fold the user's wish or new limits; what follows from them is `advance`'s matter."""
+    is_wish = event.is_wish or event.desired is not job.desired
     job.generation, job.desired = event.generation, event.desired
-    if event.desired is Desired.RUN:
+    if event.limits is not None and event.limits != job.plan.limits:
+        _adopt_limits(run, job, event.limits)
+    if is_wish and event.desired is Desired.RUN:
         job.pause_wanted = None
         job.signal.is_waiting = False
         job.signal.flat_groups.clear()
@@ -60,6 +65,43 @@ def change_desired(run: Pass, job: JobRecord, event: DesiredChanged) -> None:
         if job.state in (JobState.PAUSING, JobState.PAUSED):
             job.reason = None
     run.touch(job)
+
+
+def pause_for(run: Pass, job: JobRecord, reason: str) -> None:
+    """Pause for a reason of the platform's own; the user's wish to run ends it."""
+    job.pause_wanted = reason
+    run.touch(job)
+
+
+def _adopt_limits(run: Pass, job: JobRecord, limits: JobLimits) -> None:
+    """Take new limits; a committed step, or one that is full and will be made, is never undone."""
+    is_full = len(job.positions) == job.plan.groups_per_batch
+    floor = job.filling if is_full else job.committed
+    job.plan = replace(job.plan, max_steps=max(limits.max_steps, floor), priority=limits.priority)
+    hold_limit(run, job)
+    if job.policy is not None and job.policy.version == job.committed:
+        evaluation.begin_due(job, job.policy)
+    job.batch_is_old = job.ranks_are_old = True
+    run.grants_wanted = run.queue_wanted = True
+
+
+def hold_limit(run: Pass, job: JobRecord) -> None:
+    """The last step is never below a committed one, and no group lives for a step that never comes.
+
+    Groups in the step being filled stay: their places are rows, and the limit may be raised again.
+    """
+    if job.committed > job.plan.max_steps:
+        job.plan = replace(job.plan, max_steps=job.committed)
+    groups = job.training_groups()
+    surplus = len(groups) - pacing.kept_max(job)
+    if surplus <= 0:
+        return
+    loose = [group for group in groups if group.phase is not GroupPhase.ASSIGNED]
+    loose.sort(
+        key=lambda g: (g.phase is not GroupPhase.COMPLETE, job.last_valid_step(g), g.ordinal)
+    )
+    for group in loose[-surplus:]:
+        failures.drop_group(run, job, group, DropReason.CANCELLED, "max_steps was lowered")
 
 
 def advance(run: Pass, job: JobRecord) -> None:
@@ -284,6 +326,7 @@ def _finish_if_done(run: Pass, job: JobRecord) -> None:
     )
     if not is_evaluated or not weights.all_synced(run, job):
         return
+    batches.give_up_step(run, job)
     _drop_all(run, job, keep_closing_step=False)
     run.set_state(job, JobState.SUCCEEDED)
     _forget(run, job)
@@ -298,6 +341,7 @@ def _forget(run: Pass, job: JobRecord) -> None:
 
 def _count_step(run: Pass, job: JobRecord) -> None:
     batches.consume(job)
+    hold_limit(run, job)
     job.trainer_losses = 0
     job.progress_at = run.now
     job.blocked = None

@@ -25,6 +25,11 @@ def alive_max(job: JobRecord, version: int) -> int:
     return max(min(lookahead, steps_left), 0) * job.plan.groups_per_batch
 
 
+def kept_max(job: JobRecord) -> int:
+    """Groups that may be alive at all: a lowered limit leaves those in the step being filled."""
+    return max(alive_max(job, job.committed), len(job.positions))
+
+
 def open_max(job: JobRecord) -> int:
     """Groups that may be unfinished at once: ceil(a x B)."""
     return math.ceil(job.plan.async_ratio * job.plan.groups_per_batch)

@@ -10,7 +10,7 @@ from domain.commands import ReleaseGang
 from domain.events import RestoredGroup, RestoredHost, RestoredJob, RestoredRollout, StateRestored
 from domain.ids import AttemptId, HostId, JobId, index_of, ordinal_of
 from domain.states import Desired, HostKind, JobState
-from scheduler.core import evaluation, gangs, grading, hosts
+from scheduler.core import evaluation, gangs, grading, hosts, lifecycle
 from scheduler.core.holdings import take_sandbox
 from scheduler.core.records import (
     Checkpointing,
@@ -110,18 +110,19 @@ def _restore_job(run: Pass, restored: RestoredJob, rows: list[RestoredHost]) -> 
     run.state.attempts[plan.attempt_id] = job
     if job.state is JobState.VALIDATING:
         job.state = JobState.QUEUED
-    _keep_own_pause(job)
+    _keep_own_pause(job, restored.wished_generation)
     _restore_gang(run, job, rows)
     for group in restored.groups:
         _restore_group(run, job, group)
+    lifecycle.hold_limit(run, job)
     _restore_evaluations(job, restored.issued_evaluations)
     run.touch(job)
 
 
-def _keep_own_pause(job: JobRecord) -> None:
+def _keep_own_pause(job: JobRecord, wished: int | None) -> None:
     """A pause that the user did not ask for is the core's own; its reason tells."""
     is_pause = job.state in (JobState.PAUSING, JobState.PAUSED)
-    is_answered = job.said_generation >= job.generation
+    is_answered = job.said_generation >= (job.generation if wished is None else wished)
     if is_pause and job.desired is Desired.RUN and is_answered:
         job.pause_wanted = job.reason
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from domain.events import (
+    BudgetSpent,
     CheckpointWritten,
     DesiredChanged,
     EngineSynced,
@@ -30,7 +31,7 @@ from domain.events import (
     TurnFinished,
 )
 from domain.ids import attempt_of_host
-from domain.states import HostKind
+from domain.states import Desired, HostKind, JobState
 from scheduler.core.records import GroupPhase, SandboxState
 from scheduler.core.state import State
 
@@ -72,6 +73,8 @@ def check(state: State, event: Event) -> Refusal | None:
             return None
         case JobSubmitted() | DesiredChanged():
             return _check_wish(state, event)
+        case BudgetSpent():
+            return _check_budget(state, event)
         case HostJoined() | HostLost():
             return _check_host(state, event)
         case SandboxReady() | TurnFinished() | TryFailed() | RolloutClosed():
@@ -96,6 +99,14 @@ def _check_wish(state: State, event: JobSubmitted | DesiredChanged) -> Refusal |
         return Refusal(RefusalReason.GENERATION, f"{event.generation} < {job.generation}")
     is_known = event.generation == job.generation and event.desired is job.desired
     return DUPLICATE if is_known else None
+
+
+def _check_budget(state: State, event: BudgetSpent) -> Refusal | None:
+    job = state.jobs.get(event.job_id)
+    if job is None:
+        return FOREIGN
+    is_heard = job.pause_wanted is not None or job.desired is not Desired.RUN
+    return DUPLICATE if is_heard or job.state in (JobState.PAUSING, JobState.PAUSED) else None
 
 
 def _check_host(state: State, event: HostJoined | HostLost) -> Refusal | None:

@@ -6,7 +6,7 @@ whether the last file, the manifest, was reached.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Row, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -16,7 +16,6 @@ from domain.ids import AttemptId, CheckpointId, JobId, OrganizationId
 from domain.states import Purpose
 from stores import events
 from stores import tables as t
-from stores.checkpoints import with_scores
 
 checkpoint, step_table = t.checkpoint, t.train_step
 
@@ -46,8 +45,6 @@ class CheckpointRow:
     weights_sha: str
     next_ordinal: int
     unconsumed: tuple[int, ...]
-    score: float | None = None
-    """Of the evaluation of its step, where that was asked for and has ended."""
 
 
 async def begin_writing(connection: AsyncConnection, row: CheckpointRow) -> None:
@@ -104,14 +101,13 @@ async def mark_expired(connection: AsyncConnection, checkpoint_id: CheckpointId)
 async def of_attempt(
     connection: AsyncConnection, attempt_id: AttemptId
 ) -> tuple[CheckpointRow, ...]:
-    """Checkpoints of an attempt that are not expired, the newest first, with their scores."""
+    """Checkpoints of an attempt that are not expired, the newest first."""
     query = (
-        with_scores()
+        select(checkpoint)
         .where(checkpoint.c.attempt_id == attempt_id, checkpoint.c.state != "expired")
         .order_by(checkpoint.c.step.desc(), checkpoint.c.id.desc())
     )
-    rows = await connection.execute(query)
-    return tuple(replace(_row(row), score=row.score) for row in rows)
+    return tuple(_row(row) for row in await connection.execute(query))
 
 
 async def named(
@@ -144,13 +140,41 @@ def _row(row: Row[tuple[object, ...]]) -> CheckpointRow:
 
 
 async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[CheckpointId]:
-    """Checkpoints that an attempt of this job which has not ended starts from."""
-    query = select(t.attempt.c.from_checkpoint_id).where(
-        t.attempt.c.job_id == job_id,
-        t.attempt.c.ended_at.is_(None),
-        t.attempt.c.from_checkpoint_id.is_not(None),
+    """This job's checkpoints that an attempt which has not ended starts from, also a branch's.
+
+    They are locked first: a restart or a branch that chose one meanwhile has committed and is seen,
+    or waits and finds what became of it.
+    """
+    owned = checkpoint.c.job_id == job_id
+    locked = select(checkpoint.c.id).where(owned).order_by(checkpoint.c.id).with_for_update()
+    await connection.execute(locked)
+    query = (
+        select(t.attempt.c.from_checkpoint_id)
+        .join(checkpoint, checkpoint.c.id == t.attempt.c.from_checkpoint_id)
+        .where(owned, t.attempt.c.ended_at.is_(None))
     )
     return {CheckpointId(name) for name in (await connection.execute(query)).scalars()}
+
+
+async def evaluation_scores(
+    connection: AsyncConnection, attempt_id: AttemptId
+) -> dict[int, float | None]:
+    """Scores by evaluated step, None while an evaluation runs; steps whose evaluation gave no score
+    are left out."""
+    group, done = t.rollout_group, t.evaluation
+    begun = (
+        select(group.c.policy_version.label("step"))
+        .where(group.c.attempt_id == attempt_id, group.c.purpose == Purpose.EVALUATION.value)
+        .distinct()
+        .subquery()
+    )
+    is_of_step = (done.c.attempt_id == attempt_id) & (done.c.step == begun.c.step)
+    query = (
+        select(begun.c.step, done.c.score)
+        .select_from(begun.outerjoin(done, is_of_step))
+        .where(done.c.step.is_(None) | done.c.score.is_not(None))
+    )
+    return {row.step: row.score for row in await connection.execute(query)}
 
 
 async def published_before(

@@ -9,8 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain import commands as c
 from domain.events import RolloutClosed
 from domain.ids import GroupId, JobId, group_of, ordinal_of, rollout_id
-from domain.states import DropReason, End, JobState, dropped
+from domain.states import End, JobState, dropped
 from stores import tables as t
+from stores.system import hops
 
 group, rollout = t.rollout_group, t.rollout
 
@@ -56,6 +57,8 @@ async def open_group(
             "attempt_id": command.attempt_id,
             "organization_id": origin.organization_id,
             "index": index,
+            "purpose": command.purpose.value,
+            "task_id": origin.task_id,
         }
         for index in range(command.size)
     ]
@@ -74,7 +77,10 @@ async def raise_hop(connection: AsyncConnection, command: c.PlaceRollout) -> boo
         )
         .values(hop=command.hop, host_id=command.host_id)
     )
-    return result.rowcount == 1
+    if result.rowcount != 1:
+        return False
+    await hops.append(connection, command)
+    return True
 
 
 async def end_try(connection: AsyncConnection, command: c.EndTry) -> None:
@@ -250,7 +256,7 @@ async def replace_member(connection: AsyncConnection, command: c.ReplaceMember) 
         )
     )
     if result.rowcount == 1:
-        await drop_group(connection, c.DropGroup(command.group_id, DropReason.PAYLOAD_LOST))
+        await drop_group(connection, c.DropGroup(command.group_id, command.reason))
     return result.rowcount == 1
 
 
@@ -278,9 +284,10 @@ async def set_job_state(connection: AsyncConnection, command: c.SetJobState) -> 
         .where(t.job.c.id == command.job_id)
         .values(
             state=command.state.value,
-            observed_generation=func.greatest(
-                t.job.c.observed_generation, command.observed_generation
-            ),
+            # A wish that came while the job ended is moot: nobody takes the ended attempt up for it.
+            observed_generation=t.job.c.generation
+            if is_terminal
+            else func.greatest(t.job.c.observed_generation, command.observed_generation),
             queue_reason=command.reason,
             queue_position=command.queue_position,
             failure=failure,

@@ -55,6 +55,8 @@ class JobRow:
     """Task lists by split: {split: {uri, sha, count}}."""
     generation: int
     observed_generation: int
+    desired_generation: int
+    """Generation of the last wish (run, pause, cancel); later ones only changed limits."""
     desired: Desired
     state: JobState
     reason: str | None
@@ -94,6 +96,7 @@ def _job(row: RowMapping) -> JobRow:
         tasks=row["tasks"],
         generation=row["generation"],
         observed_generation=row["observed_generation"],
+        desired_generation=row["desired_generation"],
         desired=Desired(row["desired"]),
         state=JobState(row["state"]),
         reason=row["queue_reason"],

@@ -1,11 +1,13 @@
 """Host leases: compare-and-set claims by keepers, expiry and dispatch by the leader.
 
 Database time everywhere. Only a claimed lease that expired, or its own keeper, raises the epoch; a
-re-dispatch while unclaimed keeps it, so that late and duplicate wake-ups are harmless.
+re-dispatch while unclaimed keeps it, so that late and duplicate wake-ups are harmless. Every change of
+owner or epoch is also recorded as an interval, in the same transaction: time is billed from those.
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 import psycopg
 from sqlalchemy import func, or_, select, update
@@ -15,8 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.ids import AttemptId, HostId, JobId
 from domain.states import HostKind
 from stores import tables as t
+from stores.system import intervals
+from stores.system.intervals import Change
 
 lease = t.host_lease
+
+DOWN: Final = "down"
+"""Cause of a host that was told to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +69,19 @@ async def declare(
             where=lease.c.desired == "down",
         )
     )
+    await intervals.record(connection, host_id, Change(is_declared=True))
 
 
 async def retire(connection: AsyncConnection, attempt_id: AttemptId) -> None:
     """Want all hosts of an attempt down; their keepers end them at the next renewal."""
-    await connection.execute(
-        update(lease).where(lease.c.attempt_id == attempt_id).values(desired="down")
+    retired = await connection.execute(
+        update(lease)
+        .where(lease.c.attempt_id == attempt_id)
+        .values(desired="down")
+        .returning(lease.c.id)
     )
+    for host_id in retired.scalars().all():
+        await intervals.record(connection, HostId(host_id))
 
 
 async def evict(connection: AsyncConnection, host_id: HostId, epoch: int, cause: str) -> None:
@@ -84,23 +97,39 @@ async def evict(connection: AsyncConnection, host_id: HostId, epoch: int, cause:
             last_cause=cause,
         )
     )
+    await intervals.record(connection, host_id, Change(cause=cause))
+
+
+EXPIRED: Final = "lease expired"
 
 
 async def expire(connection: AsyncConnection) -> list[tuple[HostId, int]]:
     """Raise the epoch of every claimed lease past its end; returns (host, dead epoch) pairs."""
-    result = await connection.execute(
+    is_over = (lease.c.owner.is_not(None), lease.c.lease_until < func.now())
+    over = await connection.execute(
+        select(lease.c.id, lease.c.epoch, lease.c.lease_until)
+        .where(*is_over)
+        .order_by(lease.c.id)
+        .with_for_update()
+    )
+    expired = over.all()
+    if not expired:
+        return []
+    await connection.execute(
         update(lease)
-        .where(lease.c.owner.is_not(None), lease.c.lease_until < func.now())
+        .where(lease.c.id.in_([row.id for row in expired]))
         .values(
             epoch=lease.c.epoch + 1,
             owner=None,
             lease_until=None,
             dispatched_at=None,
-            last_cause="lease expired",
+            last_cause=EXPIRED,
         )
-        .returning(lease.c.id, lease.c.epoch - 1)
     )
-    return [(HostId(row[0]), int(row[1])) for row in result]
+    for row in expired:
+        change = Change(cause=EXPIRED, lease_until=row.lease_until)
+        await intervals.record(connection, HostId(row.id), change)
+    return [(HostId(row.id), int(row.epoch)) for row in expired]
 
 
 async def live(connection: AsyncConnection, redispatch_after_s: float) -> list[LeaseRow]:
@@ -169,13 +198,16 @@ def claim(
     ttl_s: float,
 ) -> Claim | None:
     """Compare-and-set on `owner is null and epoch`; None when another has it or it is not wanted."""
-    row = connection.execute(
-        "update host_lease set owner = %s, key_sha = %s, starts = starts + 1,"
-        " lease_until = now() + make_interval(secs => %s)"
-        " where id = %s and epoch = %s and owner is null and desired = 'up'"
-        " returning kind, attempt_id, job_id",
-        (owner, key_sha, ttl_s, host_id, epoch),
-    ).fetchone()
+    with connection.transaction():
+        row = connection.execute(
+            "update host_lease set owner = %s, key_sha = %s, starts = starts + 1,"
+            " lease_until = now() + make_interval(secs => %s)"
+            " where id = %s and epoch = %s and owner is null and desired = 'up'"
+            " returning kind, attempt_id, job_id",
+            (owner, key_sha, ttl_s, host_id, epoch),
+        ).fetchone()
+        if row is not None:
+            intervals.record_sync(connection, host_id, Change(ttl_s=ttl_s))
     if row is None:
         return None
     kind, attempt, job = row
@@ -209,9 +241,16 @@ def give_up(
     owner: str,
     cause: str,
 ) -> None:
-    """The keeper's process is dead: free the lease at a raised epoch, with the cause."""
-    connection.execute(
-        "update host_lease set owner = null, lease_until = null, dispatched_at = null,"
-        " epoch = epoch + 1, last_cause = %s where id = %s and epoch = %s and owner = %s",
-        (cause, host_id, epoch, owner),
-    )
+    """The keeper's process is dead: free the lease at a raised epoch, with the cause.
+
+    `down` is no loss: the host was told to end.
+    """
+    with connection.transaction():
+        freed = connection.execute(
+            "update host_lease set owner = null, lease_until = null, dispatched_at = null,"
+            " epoch = epoch + 1, last_cause = %s where id = %s and epoch = %s and owner = %s",
+            (cause, host_id, epoch, owner),
+        )
+        if freed.rowcount:
+            change = Change(cause=None if cause == DOWN else cause)
+            intervals.record_sync(connection, host_id, change)

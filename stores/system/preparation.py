@@ -33,12 +33,33 @@ class Validated:
 
 
 @dataclass(frozen=True, slots=True)
-class Unprepared:
-    """A job in state `validating`: which splits it needs, under which configuration."""
+class DatasetUse:
+    """A pinned version of a dataset and its share of the training tasks."""
 
+    name: str
+    version: int
+    weight: float
+
+    @property
+    def ref(self) -> str:
+        """As the spec says it."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared:
+    """A job in state `validating`: which splits it needs, under which configuration.
+
+    Where datasets are named, they give the tasks of the splits that they have.
+    """
+
+    project_id: str
     package: Package
     config: Mapping[str, Any]
     splits: tuple[str, ...]
+    train_split: str
+    limit: int | None
+    datasets: tuple[DatasetUse, ...]
 
 
 async def package(connection: AsyncConnection, version_id: str) -> Package | None:
@@ -66,7 +87,7 @@ async def write_validation(
 async def unprepared(connection: AsyncConnection, job_id: str) -> Unprepared | None:
     """The job, if it still waits for its task lists."""
     query = (
-        select(t.job.c.spec, version.c.package_uri, version.c.package_sha)
+        select(t.job.c.spec, t.job.c.project_id, version.c.package_uri, version.c.package_sha)
         .join(version, version.c.id == t.job.c.environment_version_id)
         .where(t.job.c.id == job_id, t.job.c.state == "validating")
     )
@@ -76,8 +97,19 @@ async def unprepared(connection: AsyncConnection, job_id: str) -> Unprepared | N
     use, evaluation = row.spec["environments"][0], row.spec["evaluation"]
     splits = {use["split"]} | ({evaluation["split"]} if evaluation else set())
     return Unprepared(
-        Package(row.package_uri, row.package_sha), use["config"], tuple(sorted(splits))
+        project_id=row.project_id,
+        package=Package(row.package_uri, row.package_sha),
+        config=use["config"],
+        splits=tuple(sorted(splits)),
+        train_split=use["split"],
+        limit=use["limit"],
+        datasets=tuple(_dataset(one) for one in use.get("datasets", ())),
     )
+
+
+def _dataset(use: Mapping[str, Any]) -> DatasetUse:
+    name, _, number = str(use["ref"]).partition("@")
+    return DatasetUse(name, int(number), float(use["weight"]))
 
 
 async def queue(

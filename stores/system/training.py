@@ -247,6 +247,14 @@ async def _write_metrics(
         await connection.execute(insert(t.metric).on_conflict_do_nothing(), points)
 
 
+async def note_metric(
+    connection: AsyncConnection, at: tuple[AttemptId, int], name: str, value: float
+) -> None:
+    """One more point of a step; the first one stands."""
+    point = {"attempt_id": at[0], "step": at[1], "name": name, "value": value}
+    await connection.execute(insert(t.metric).values(point).on_conflict_do_nothing())
+
+
 async def _write_event(
     connection: AsyncConnection, row: StepRow, metrics: Mapping[str, float], fates: Fates
 ) -> None:

@@ -119,3 +119,15 @@ except SystemExit as ended:
     output = done.stdout + done.stderr
     assert "source tree" in output
     assert "Traceback" not in output
+
+
+def test_a_base_install_writes_and_tests_a_package(base_install: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    code = f"""
+from typer.testing import CliRunner
+from venusrl.cli.app import app
+begun = CliRunner().invoke(app, ["env", "init", "sums", "--in", {str(tmp_path)!r}])
+tested = CliRunner().invoke(app, ["env", "test", {str(tmp_path / "sums")!r}])
+print(begun.exit_code, tested.exit_code, tested.output)
+"""
+    assert run(base_install, code).startswith("0 0 ")

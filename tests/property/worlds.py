@@ -4,13 +4,13 @@ from random import Random
 
 from domain.events import JobSubmitted, StateRestored
 from domain.ids import GroupId, HostId, RolloutId
-from domain.plan import AfterTries, EvaluationPlan, JobPlan, Order
+from domain.plan import AfterTries, EvaluationPlan, JobLimits, JobPlan, Order, Priority
 from domain.states import TERMINAL, Desired, End, JobState
 from tests.simulation.driver import Workload, World
 from tests.simulation.plans import plan, pool
 from tests.simulation.rows import JobRow
 
-FAULTS = ("engine", "trainer", "node", "link", "leader", "pause", "run", "late")
+FAULTS = ("engine", "trainer", "node", "link", "leader", "pause", "run", "late", "limits")
 
 
 def random_workload(chance: Random) -> Workload:
@@ -93,6 +93,10 @@ def inflict(world: World, jobs: list[JobRow], fault: str, chance: Random) -> Non
             wish = Desired(fault)
             if job.state not in TERMINAL and job.desired is not Desired.CANCEL:
                 world.desire(job, wish)
+        case "limits":
+            job = chance.choice(jobs)
+            if job.state not in TERMINAL:
+                world.limit(job, JobLimits(chance.randint(1, 6), chance.choice(list(Priority))))
         case "late" if world.events:
             for _ in range(3):
                 _, event = chance.choice(world.events)
@@ -131,8 +135,9 @@ def check_end(world: World, job: JobRow) -> None:
     assert job.state in TERMINAL, world.picture()
     assert job.state is not JobState.FAILED or job.failure_code == "host_lost", job.failure_code
     if job.state is JobState.SUCCEEDED:
-        assert sorted(job.steps) == list(range(1, job.plan.max_steps + 1))
-        assert job.checkpoint_step == job.plan.max_steps
+        last = max(job.plan.max_steps, *job.steps)
+        assert sorted(job.steps) == list(range(1, last + 1))
+        assert job.checkpoint_step == last
     taken = [group for members in job.steps.values() for group in members]
     assert len(taken) == len(set(taken)), "a group is in two batches"
     for row in world.rows.groups_of(job.plan.attempt_id):

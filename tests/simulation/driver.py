@@ -52,8 +52,8 @@ from domain.ids import (
     host_id,
     node_host_id,
 )
-from domain.plan import JobPlan, Pool
-from domain.states import TERMINAL, Desired, DropReason, End, HostKind
+from domain.plan import JobLimits, JobPlan, Pool
+from domain.states import TERMINAL, Desired, End, HostKind
 from scheduler.core.coordinator import Coordinator
 from tests.simulation.machines import Engine, Machine, Node, Trainer, make
 from tests.simulation.rows import PENDING, GroupRow, JobRow, LeaseRow, Rows
@@ -138,6 +138,13 @@ class World:
     def desire(self, job: JobRow, desired: Desired) -> None:
         """The user wants something else."""
         job.desired = desired
+        job.generation += 1
+        job.wished = job.generation
+        self._hear_wishes()
+
+    def limit(self, job: JobRow, limits: JobLimits) -> None:
+        """The user changes what may change while the job runs."""
+        job.plan = replace(job.plan, max_steps=limits.max_steps, priority=limits.priority)
         job.generation += 1
         self._hear_wishes()
 
@@ -246,7 +253,9 @@ class World:
                     )
                 )
             if job.generation > job.observed:
-                self.deliver(DesiredChanged(job.plan.job_id, job.desired, job.generation))
+                is_wish = job.wished > job.observed
+                wish = (job.plan.job_id, job.desired, job.generation)
+                self.deliver(DesiredChanged(*wish, job.plan.limits, is_wish))
 
     def _lead(self) -> None:
         self.leader = Coordinator(self.pool, checking=True)
@@ -304,7 +313,7 @@ class World:
             case AssignGroup():
                 self.rows.assign(command)
             case ReplaceMember():
-                self.rows.drop(command.group_id, DropReason.PAYLOAD_LOST)
+                self.rows.drop(command.group_id, command.reason)
             case GradeGroup():
                 self._grade(command)
             case ForkSandboxes() | SetRanks() | SyncEngine() | CloseStep() | WriteCheckpoint():

@@ -92,6 +92,7 @@ class JobRow:
 
     plan: JobPlan
     generation: int = 1
+    wished: int = 1
     observed: int = 0
     desired: Desired = Desired.RUN
     state: JobState = JobState.VALIDATING
@@ -248,6 +249,7 @@ class Rows:
             checkpoint_step=job.checkpoint_step,
             evaluated_steps=tuple(job.evaluated),
             observed_generation=job.observed,
+            wished_generation=job.wished,
             reason=job.reason,
             issued_evaluations=tuple(
                 group.opened.ordinal

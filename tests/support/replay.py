@@ -1,16 +1,19 @@
 """Re-derives a job's chain of weights from what it recorded, with the trainer's own learner."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
-from domain.ids import CheckpointId, GroupId
+from domain.ids import AttemptId, CheckpointId, GroupId
 from stores.blobs import Blobs
 from stores.system import checkpoints as checkpoint_store
 from stores.system.training import PayloadRef
 from stores.unit_of_work import Database
 from tests.support.job_rows import JobRows, Record
-from workers.models.folder import builtin_path, read_folder
+from workers.models.folder import read_folder
+from workers.models.sources import base_folder
 from workers.trainer import checkpoints
 from workers.trainer.config import read_spec
 from workers.trainer.recovery import read_payload
@@ -30,8 +33,11 @@ async def replayed(database: Database, blobs: Blobs, rows: JobRows) -> list[str]
 async def _start(database: Database, blobs: Blobs, rows: JobRows, attempt: Record) -> Learner:
     """The learner that the attempt started from: the base model, or its checkpoint."""
     spec = read_spec(rows.spec)
-    folder = read_folder(builtin_path(spec.model.base))
-    learner = Learner(folder, spec, torch.device("cpu"))
+    with TemporaryDirectory(prefix="venus-replay-") as cache:
+        attempt_id = AttemptId(attempt["id"])
+        target = Path(cache) / "base"
+        path = await base_folder(database, blobs, attempt_id, spec.model.base, target)
+        learner = Learner(read_folder(path), spec, torch.device("cpu"))
     if attempt["from_checkpoint_id"] is None:
         return learner
     async with database.begin() as connection:

@@ -2,9 +2,10 @@
 
 import contextlib
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
-from environments.ports import InstanceKey, SandboxPort
+from venusrl.env.host.ports import InstanceKey, SandboxPort
+from venusrl.env.messages import Rollout
 from venusrl.env.sandbox import (
     CallKey,
     ExecResult,
@@ -63,7 +64,15 @@ class RecordingPort:
         return File()
 
 
-@contextlib.asynccontextmanager
-async def recording_sandboxes(key: InstanceKey) -> AsyncIterator[SandboxPort]:
-    """A sandbox factory for `environments.checks`."""
-    yield RecordingPort()
+class RecordingSandboxes:
+    """Sandboxes of recording ports, for `environments.checks`."""
+
+    @contextlib.asynccontextmanager
+    async def agent(self, key: InstanceKey) -> AsyncIterator[SandboxPort]:
+        """A port of its own for each rollout."""
+        yield RecordingPort()
+
+    @contextlib.asynccontextmanager
+    async def grader(self, rollouts: Sequence[Rollout]) -> AsyncIterator[SandboxPort]:
+        """One port for the group."""
+        yield RecordingPort()

@@ -28,6 +28,20 @@ def list_(job_id: str, limit: Limit = 100, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def get(checkpoint_id: str, as_json: AsJson = False) -> None:
+    """One checkpoint with its files."""
+    with connected(as_json) as client:
+        one = client.checkpoints.get(checkpoint_id)
+    if as_json:
+        write_json(one)
+        return
+    write_line(f"{one.id} of {one.job_id}: step {one.step}, {one.state}, {one.reason}")
+    write_table(
+        ("file", "bytes", "sha256"), [(file.name, file.size, file.sha256) for file in one.files]
+    )
+
+
+@app.command()
 def download(
     checkpoint_id: str,
     folder: Annotated[Path, typer.Argument(file_okay=False, help="Made if it is not there.")],

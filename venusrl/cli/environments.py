@@ -1,4 +1,4 @@
-"""`venus env`: upload an environment package, list environments and versions."""
+"""`venus env`: begin, check, try and upload an environment package; list what is uploaded."""
 
 from itertools import islice
 from pathlib import Path
@@ -6,9 +6,14 @@ from typing import Annotated
 
 import typer
 
+from venusrl.cli import env_check, env_eval, env_score
 from venusrl.cli.output import AsJson, Limit, connected, write_json, write_line, write_table
 
 app = typer.Typer(no_args_is_help=True)
+app.command("init")(env_check.init)
+app.command("test")(env_check.check)
+app.command("eval")(env_eval.evaluate)
+app.command("score")(env_score.score)
 
 
 @app.command()

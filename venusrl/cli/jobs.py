@@ -131,6 +131,62 @@ def restart(
 
 
 @app.command()
+def branch(
+    job_id: str,
+    checkpoint: Annotated[str | None, typer.Option(help="The newest when not given.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the new job.")] = None,
+    overrides: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Part of a spec, YAML or JSON.")
+    ] = None,
+    values: Annotated[
+        list[str] | None, typer.Option("--set", help="One value: stop.max_steps=200; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A new job from a copy of this one's spec and a checkpoint, with other values where given."""
+    with connected(as_json) as client:
+        laid = _overrides(overrides, values or [])
+        job = client.jobs.branch(job_id, checkpoint, name=name, overrides=laid)
+    _show(job, as_json)
+
+
+@app.command()
+def update(
+    job_id: str,
+    name: Annotated[str | None, typer.Option(help="New name.")] = None,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", help="NAME=VALUE; replaces all labels.")
+    ] = None,
+    priority: Annotated[str | None, typer.Option(help="low, normal or high.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="The last step.")] = None,
+    max_wall_hours: Annotated[float | None, typer.Option(help="Budget; replaces it.")] = None,
+    etag: Annotated[str | None, typer.Option("--if-match", help="Only if unchanged.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a job, also while it runs."""
+    pairs = [part.partition("=") for part in labels or []]
+    with connected(as_json) as client:
+        job = client.jobs.update(
+            job_id,
+            name=name,
+            labels={key: value for key, _, value in pairs} if pairs else None,
+            priority=priority,  # type: ignore[arg-type]  # the server knows which there are
+            max_steps=max_steps,
+            budget=None if max_wall_hours is None else {"max_wall_hours": max_wall_hours},
+            etag=etag,
+        )
+    _show(job, as_json)
+
+
+@app.command()
+def schema() -> None:
+    """The JSON Schema of a job spec, for editors; needs no server."""
+    from venusrl.models.job_schema import job_schema
+
+    write_json(job_schema())
+
+
+@app.command()
 def events(
     job_id: str,
     after: Annotated[int, typer.Option(min=0, help="Only events above this id.")] = 0,
@@ -190,6 +246,13 @@ def _document(spec: Path, seed: int | None) -> dict[str, Any]:
 
     document = read_spec(spec)
     return document if seed is None else {**document, "seed": seed}
+
+
+def _overrides(file: Path | None, values: list[str]) -> dict[str, Any]:
+    """Overrides of a file, and single values by dotted path over them."""
+    from venusrl._spec import laid_over, read_spec
+
+    return laid_over({} if file is None else read_spec(file), values)
 
 
 def _verb(as_json: bool, ask: "Callable[[Client], Job]") -> None:

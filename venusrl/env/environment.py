@@ -15,7 +15,7 @@ from random import Random
 from types import FunctionType
 from typing import ClassVar, Final
 
-from venusrl.env.judge import JudgeClient
+from venusrl.env.judge import JudgeClient, JudgeUnavailable
 from venusrl.env.messages import Json, Message, Task, ToolCall, Turn
 from venusrl.env.rewards import ComponentSpec, component_spec
 from venusrl.env.sandbox import Sandbox, SandboxError
@@ -88,7 +88,8 @@ class Environment:
         """Answer an assistant message. By default its tool calls are run; None: the episode ends.
 
         Each call gets exactly one reply under its id, in order; cut calls, bad arguments, unknown
-        tools and exceptions of a tool are answered with an error. Only a lost sandbox ends the try.
+        tools and exceptions of a tool are answered with an error. Only a lost sandbox and a judge
+        that gives no answer end the try.
         """
         if not turn.message.tool_calls:
             return None
@@ -122,6 +123,8 @@ class Environment:
         try:
             result = getattr(self, spec.attribute)(**arguments)
             return _text(await result if inspect.isawaitable(result) else result)
+        except JudgeUnavailable:
+            raise  # An outage of the platform's side is no answer that a model should read.
         except ToolError as error:
             return f"error: {error}"
         except SandboxError as error:

@@ -1,9 +1,9 @@
 """Checkpoints, a look at what they generate, operations, models."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from venusrl.models._base import Answer, Wire
 
@@ -34,15 +34,44 @@ class Checkpoint(Answer):
     created_at: datetime
 
 
-class GenerateRequest(Wire):
-    """Body of POST /v1/checkpoints/{id}/generate: a small prompt, for a look."""
+class AskedCall(Wire):
+    """A tool call of an assistant message; `arguments` is its raw text."""
 
-    prompt: Annotated[
-        str, Field(min_length=1, max_length=4_000, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
-    ]
+    id: Annotated[str, Field(max_length=256)]
+    name: Annotated[str, Field(max_length=256)]
+    arguments: Annotated[str, Field(max_length=20_000)]
+    error: Annotated[str, Field(max_length=1_000)] | None = None
+
+
+class AskedMessage(Wire):
+    """One message of the conversation that a checkpoint goes on with."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Annotated[str, Field(max_length=20_000, pattern=r"^[^\x00]*$")]
+    tool_calls: Annotated[list[AskedCall], Field(max_length=64)] = Field(default_factory=list)
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+
+
+class GenerateRequest(Wire):
+    """Body of POST /v1/checkpoints/{id}/generate: a small prompt, or a conversation, for a look."""
+
+    prompt: (
+        Annotated[
+            str, Field(min_length=1, max_length=4_000, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
+        ]
+        | None
+    ) = None
+    messages: Annotated[list[AskedMessage], Field(min_length=1, max_length=64)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=32)] = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=512)] = 64
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+    @model_validator(mode="after")
+    def _is_asked_once(self) -> "GenerateRequest":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
 
 
 class ToolCall(Answer):
@@ -83,3 +112,5 @@ class BaseModelInfo(Answer):
     context_tokens: int
     trainable: bool = True
     parameters: int | None = None
+    renderer: str | None = None
+    """What turns messages into tokens; the platform's own renderers only ever append."""

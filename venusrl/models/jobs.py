@@ -8,6 +8,7 @@ from pydantic import Field
 from venusrl.models._base import Answer, Wire
 from venusrl.models.common import Finding, Id
 from venusrl.models.job_spec import Labels, Name
+from venusrl.models.spec_limits import Budget, MaxSteps, Priority
 
 
 class Resolved(Answer):
@@ -56,19 +57,39 @@ class Job(Answer):
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    findings: list[Finding] = Field(default_factory=list)
+    """Warnings of the validation; only in the answer of a creation or a branch."""
 
 
 class JobPatch(Wire):
-    """The fields of a job that may change while it runs."""
+    """The fields of a job that may change while it runs. What is left out stays, whatever it is."""
 
-    name: Name | None = None
-    labels: Labels | None = None
+    name: Name = Field(default_factory=str)
+    labels: Labels = Field(default_factory=dict)
+    """All labels; those that are left out go."""
+    priority: Priority = Field(default_factory=lambda: "normal")
+    """Class in the queue."""
+    max_steps: MaxSteps = Field(default_factory=lambda: 1)
+    """The last step. Committed steps stay: a job beyond it ends with what it has."""
+    budget: Budget = Field(default_factory=Budget)
+    """The whole budget; what is left out has no limit."""
 
 
 class Restart(Wire):
     """Body of POST /v1/jobs/{id}/restart."""
 
     checkpoint: Id | None = None
+
+
+class Branch(Wire):
+    """Body of POST /v1/jobs/{id}/branch: a new job from the copy of a spec and a checkpoint."""
+
+    checkpoint: Id | None = None
+    """Of that job; the newest when not given."""
+    name: Name | None = None
+    """Of the new job; that of the old one when not given."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Part of a spec, laid over the copy: mappings are merged, everything else replaces."""
 
 
 class Event(Answer):

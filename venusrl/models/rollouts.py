@@ -23,18 +23,71 @@ class Group(Answer):
     usable: int | None = None
     mean_reward: float | None = None
     disposition: str
+    cause: str | None = None
+    zero_variance: bool | None = None
+    oldest_version: int | None = None
     step: int | None = None
     staleness: int | None = None
     created_at: datetime
+    closed_at: datetime | None = None
 
 
 class Try(Answer):
-    """A try that ended for an infrastructure reason or a pause."""
+    """A try that ended; `counts` says that it used one of the job's tries."""
 
     number: int
     end: str
     cause: str
     counts: bool
+    hop: int
+    ended_at: datetime
+
+
+class Hop(Answer):
+    """A placement on an engine host; the measures are null while it runs or if its host died."""
+
+    hop: int
+    try_number: int
+    host_id: str
+    placed_at: datetime
+    ended_at: datetime | None = None
+    engine_s: float | None = None
+    """Share of the host's busy time; the shares of a host add up to the time it was busy."""
+    tool_wait_s: float | None = None
+    """Share of the time in which the host stood still because tools ran."""
+
+
+class Payload(Answer):
+    """Name and sum of the stored tokens, rewards and advantages that the trainer read."""
+
+    uri: str
+    sha256: str
+
+
+class Training(Answer):
+    """Where a rollout's group stands in a batch. Without `committed_at` the step is being filled."""
+
+    step: int
+    position: int
+    staleness: int
+    payload: Payload | None = None
+    committed_at: datetime | None = None
+    weights_sha: str | None = None
+    learning_rate: float | None = None
+    diverged: bool | None = None
+
+
+class GroupFate(Answer):
+    """What became of the rollout's group."""
+
+    id: str
+    size: int
+    usable: int | None = None
+    zero_variance: bool | None = None
+    mean_reward: float | None = None
+    disposition: str
+    cause: str | None = None
+    graded_at: datetime | None = None
 
 
 class Rollout(Answer):
@@ -43,11 +96,13 @@ class Rollout(Answer):
     id: str
     group_id: str
     job_id: str
+    attempt_id: str
     index: int
     purpose: str
     task_id: str
     current_try: int
     hop: int
+    host_id: str | None = None
     end: str | None = None
     cause: str | None = None
     verdict: str | None = None
@@ -55,6 +110,8 @@ class Rollout(Answer):
     unscorable_reason: str | None = None
     advantage: float | None = None
     disposition: str
+    bucket: str
+    """Where the bill puts the seconds spent on it."""
     turns: int
     tokens: int
     sampled_tokens: int
@@ -63,6 +120,17 @@ class Rollout(Answer):
     components: dict[str, Any] | None = None
     tries: list[Try] = Field(default_factory=list)
     created_at: datetime
+    closed_at: datetime | None = None
+
+
+class RolloutDetail(Rollout):
+    """One rollout with everything that happened to it, from its first try to the trainer's row."""
+
+    hops: list[Hop] = Field(default_factory=list)
+    group: GroupFate
+    training: Training | None = None
+    reason: str
+    """Why it was trained, evaluated or dropped, or what it waits for: one sentence."""
 
 
 class Segment(Answer):

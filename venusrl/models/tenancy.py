@@ -56,6 +56,12 @@ class KeyCreate(Wire):
     expires_at: AwareDatetime | None = None
 
 
+class KeyRotate(Wire):
+    """Body of POST /v1/api-keys/{id}/rotate: how long the old key goes on working."""
+
+    grace_s: Annotated[int, Field(ge=0, le=7 * 86_400)] = 0
+
+
 class Key(Answer):
     """A key without its secret."""
 

@@ -9,10 +9,12 @@ import msgspec
 
 from domain.errors import PayloadUnreadable
 from environments.checks import check_package
-from environments.manifest import Finding
 from infra.codec import convert
+from sandboxes.runtimes.process import ProcessRuntime
 from stores.system import preparation as store
 from stores.system.operations import TakenOperation
+from venusrl.env.host.manifest import Finding
+from workers.chores.case_sandboxes import CaseSandboxes
 from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
 
 
@@ -39,7 +41,11 @@ async def validate(tools: ChoreTools, operation: TakenOperation) -> Mapping[str,
         raise ChoreFailed("payload_unreadable", str(error)) from error
     with tempfile.TemporaryDirectory(prefix="venus-validate-") as folder:
         target = readable_package(Path(folder), data)
-        report = await check_package(target, {})
+        runtime = ProcessRuntime(Path(folder) / "guest")
+        try:
+            report = await check_package(target, {}, CaseSandboxes(runtime, target))
+        finally:
+            await runtime.close()
     outcome = store.Validated(
         passed=report.passed,
         findings=tuple(_finding(one) for one in report.findings),

@@ -2,9 +2,9 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from infra.codec import convert
 from stores.system import checkpoints as store
 from stores.system.operations import TakenOperation
 from venusrl.env.messages import Message
+from venusrl.env.wire import BadRecord, messages_from_json
 from workers.chores.handling import ChoreFailed, ChoreTools
 from workers.models.folder import ModelFolder, read_folder
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
@@ -32,7 +33,9 @@ class GenerateRequest:
     """What the operation's row asks for. Temperature 0 is greedy."""
 
     checkpoint_id: str
-    prompt: str
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
     max_tokens: int = MAX_TOKENS_DEFAULT
     temperature: float = 0.0
     seed: int = 0
@@ -60,7 +63,7 @@ async def answer(saved: WholeCheckpoint, request: GenerateRequest) -> Mapping[st
     """Sample one answer of the checkpoint's model."""
     with tempfile.TemporaryDirectory(prefix="venus-generate-") as folder_name:
         folder = read_folder(unpack_model(saved, Path(folder_name)))
-        prompt = folder.chat.prompt((Message("user", request.prompt),))
+        prompt = folder.chat.prompt(_conversation(request), request.tools)
         engine = EmbeddedEngine(saved.checkpoint_id, folder, ONE_REQUEST, version=saved.step)
         try:
             result = await engine.generate(_request(folder, prompt, request))
@@ -69,6 +72,15 @@ async def answer(saved: WholeCheckpoint, request: GenerateRequest) -> Mapping[st
         finally:
             await engine.close()
     return _result(folder, prompt, result)
+
+
+def _conversation(request: GenerateRequest) -> tuple[Message, ...]:
+    if request.messages is None:
+        return (Message("user", request.prompt or ""),)
+    try:
+        return messages_from_json(request.messages)
+    except BadRecord as error:
+        raise ChoreFailed("bad_request", str(error)) from error
 
 
 def _request(folder: ModelFolder, prompt: tuple[int, ...], request: GenerateRequest) -> GenRequest:

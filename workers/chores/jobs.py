@@ -7,22 +7,23 @@ environment's own words.
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from domain.errors import PayloadUnreadable
-from environments.package import read_manifest
-from environments.ports import EnvironmentFault
-from environments.process import start_environment
 from infra.codec import convert
 from infra.names import tasks_path
 from stores.blobs import sha256
 from stores.system import preparation as store
 from stores.system.operations import TakenOperation
+from venusrl.env.host.manifest import read_manifest
+from venusrl.env.host.ports import EnvironmentFault
+from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Task
+from workers.chores.dataset_tasks import TaskList, dataset_tasks
 from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
 
 
@@ -49,23 +50,36 @@ async def prepare(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, 
         raise ChoreFailed("tasks_unloadable", str(error)) from error
     lists = {}
     for split, tasks in loaded.items():
-        if not tasks:
+        if not tasks.tasks:
             raise ChoreFailed("no_tasks", f"split {split!r} has no task under this configuration")
-        data = _lines(tasks)
+        data = _lines(tasks.tasks)
         blob = await tools.blobs.create(tasks_path(sha256(data)), data)
-        lists[split] = {"uri": blob.uri, "sha": blob.sha, "count": len(tasks)}
+        lists[split] = {"uri": blob.uri, "sha": blob.sha, "count": len(tasks.tasks)}
+        if tasks.sources:
+            lists[split]["sources"] = [asdict(one) for one in tasks.sources]
     async with tools.database.begin() as connection:
         await store.queue(connection, request.job_id, lists)
     return {"queued": True, "tasks": {split: one["count"] for split, one in lists.items()}}
 
 
-async def _load(tools: ChoreTools, job: store.Unprepared) -> dict[str, Sequence[Task]]:
+async def _load(tools: ChoreTools, job: store.Unprepared) -> dict[str, TaskList]:
+    """Task lists by split: from the datasets that have it, else from the environment."""
+    found = await dataset_tasks(tools, job)
+    missing = [split for split in job.splits if split not in found]
+    if missing:
+        found |= await _from_environment(tools, job, missing)
+    return found
+
+
+async def _from_environment(
+    tools: ChoreTools, job: store.Unprepared, splits: Sequence[str]
+) -> dict[str, TaskList]:
     data = await tools.blobs.read(job.package.uri, job.package.sha)
     with tempfile.TemporaryDirectory(prefix="venus-prepare-") as folder:
         target = readable_package(Path(folder), data)
         process = await start_environment(target, read_manifest(target), job.config)
         try:
-            return {split: await process.load(split) for split in job.splits}
+            return {split: TaskList(await process.load(split)) for split in splits}
         finally:
             await process.stop()
 

@@ -14,7 +14,13 @@ from typing import Final, cast
 from domain.errors import StoreUnavailable
 from infra import failpoints
 from infra.logging import configure, get_logger
-from infra.names import GENERATE, PREPARE_JOB, VALIDATE_ENVIRONMENT
+from infra.names import (
+    GENERATE,
+    IMPORT_MODEL,
+    PREPARE_JOB,
+    VALIDATE_DATASET,
+    VALIDATE_ENVIRONMENT,
+)
 from infra.settings import Settings
 from stores.blobs import Blobs
 from stores.system import operations
@@ -26,6 +32,8 @@ HANDLERS: Final[Mapping[str, str]] = {
     GENERATE: "workers.chores.generate:generate",
     VALIDATE_ENVIRONMENT: "workers.chores.environments:validate",
     PREPARE_JOB: "workers.chores.jobs:prepare",
+    IMPORT_MODEL: "workers.chores.models:import_model",
+    VALIDATE_DATASET: "workers.chores.datasets:validate",
 }
 """Kind of operation to `module:function`; imported when needed, torch is in some of them."""
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from domain.ids import AttemptId
-from environments.ports import EnvironmentCrashed, EnvironmentProcess
 from infra.clock import Clock
 from infra.logging import get_logger
 from infra.sharing import WorkCancelled, shared
+from venusrl.env.host.ports import EnvironmentCrashed, EnvironmentProcess
 from venusrl.env.messages import Json
 from workers.fleet.packages import Package
 

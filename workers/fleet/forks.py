@@ -15,12 +15,12 @@ from domain.events import SandboxReady
 from domain.sandbox import ForkMember, SandboxLimits, SandboxPurpose
 from domain.states import End
 from domain.wire import Fork, ForkRefused
-from environments.ports import EnvironmentFault, SandboxLost
 from infra import failpoints
 from sandboxes.node.calls import CallLog
 from sandboxes.node.journal import Journal
 from sandboxes.node.registry import TryKey, TryState
 from sandboxes.ports import ForkFailed, Sandbox, SandboxSpec
+from venusrl.env.host.ports import EnvironmentFault, SandboxLost
 from venusrl.env.wire import BadRecord, task_from_json
 from workers.fleet import seams
 from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool
@@ -113,7 +113,7 @@ class Forker:
             holdings.notify(ForkRefused(frame.group_id, pairs, cause, transient=True))
             return False
         for held in fresh:
-            held.has_slot = True
+            holdings.took_room(held)
         return True
 
     async def _open(self, held: FleetTry, limits: SandboxLimits) -> None:

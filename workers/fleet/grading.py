@@ -22,7 +22,6 @@ from domain.ids import AttemptId, GroupId, attempt_of
 from domain.states import Purpose
 from domain.trajectory import Trajectory
 from domain.wire import Grade
-from environments.ports import EnvironmentFault, EnvironmentProcess, RolloutGrade
 from infra import failpoints
 from infra.clock import Clock
 from infra.codec import from_msgpack, to_msgpack
@@ -32,10 +31,11 @@ from infra.room import Room
 from stores.blobs import Blobs
 from stores.system.grading import ClosedMember, GroupToGrade, commit_verdicts, read_group
 from stores.unit_of_work import Database, HostFence
+from venusrl.env.host.artefacts import STATE_ARTEFACT
+from venusrl.env.host.ports import EnvironmentFault, EnvironmentProcess, RolloutGrade
 from venusrl.env.messages import Json, Rollout, Task
 from venusrl.env.wire import BadRecord, messages_from_json, task_from_json
 from workers.fleet import seams
-from workers.fleet.artefacts import STATE_ARTEFACT
 from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool
 from workers.fleet.grading_sandboxes import GradingSandboxes, NoGradingRoom
 from workers.fleet.job_spec import GradingSpec, read_spec

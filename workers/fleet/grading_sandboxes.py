@@ -5,9 +5,10 @@ listed artefacts of the agent's sandbox in the work folder, and nothing else of 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from domain.ids import RolloutId, attempt_of, group_of, index_of
@@ -23,6 +24,7 @@ from venusrl.env.sandbox import (
     WriteRequest,
 )
 from workers.fleet.packages import Package
+from workers.fleet.rooms import Rooms, Unwatched, grader_room
 
 GRADER_FOLDER: Final = "grader"
 GRADER_TARGET: Final = "/grader"
@@ -36,14 +38,22 @@ class NoGradingRoom(Exception):
 
 
 @dataclass(slots=True)
-class _Wave:
-    """The port of one wave of rollouts; a rollout's sandbox starts with its first call."""
+class Wave:
+    """The port of one wave of rollouts; a rollout's sandbox starts with its first call.
+
+    `folder` is the unpacked package, `members` names the sandbox of each rollout.
+    """
 
     runtime: Runtime
-    package: Package
-    rollouts: dict[str, Rollout]
-    epoch: int
+    folder: Path
+    rollouts: Mapping[str, Rollout]
+    members: Mapping[str, MemberKey]
     started: dict[str, "asyncio.Task[Sandbox]"] = field(default_factory=dict)
+
+    async def close(self) -> None:
+        """Destroy all of them, those that are still starting too."""
+        await asyncio.gather(*(self.runtime.destroy(one) for one in self.members.values()))
+        await asyncio.gather(*self.started.values(), return_exceptions=True)
 
     async def call(self, key: CallKey, request: SandboxRequest) -> SandboxResult:
         """Run one call of a reward; a sandbox that could not be made is lost."""
@@ -56,24 +66,11 @@ class _Wave:
             raise SandboxError("lost", str(error)) from error
         return await sandbox.call(request)
 
-    def member(self, rollout: str) -> MemberKey:
-        """The key of a rollout's grading sandbox; another grade epoch is another sandbox."""
-        rollout_id = RolloutId(rollout)
-        group = group_of(rollout_id)
-        return MemberKey(
-            attempt_id=attempt_of(group),
-            group_id=group,
-            index=index_of(rollout_id),
-            try_=0,
-            purpose=SandboxPurpose.GRADER,
-            ordinal=self.epoch,
-        )
-
     async def _start(self, rollout: str) -> Sandbox:
-        folder = self.package.folder / GRADER_FOLDER
+        folder = self.folder / GRADER_FOLDER
         mounts = (Mount(folder, GRADER_TARGET),) if folder.is_dir() else ()
         spec = SandboxSpec(
-            key=self.member(rollout),
+            key=self.members[rollout],
             hostname="grader",
             seed=0,
             limits=SandboxLimits(),
@@ -91,6 +88,7 @@ class GradingSandboxes:
 
     runtime: Runtime
     slots: Slots
+    rooms: Rooms = field(default_factory=Unwatched)
 
     @property
     def at_once(self) -> int:
@@ -100,7 +98,7 @@ class GradingSandboxes:
     @asynccontextmanager
     async def wave(
         self, package: Package, rollouts: Sequence[Rollout], epoch: int
-    ) -> AsyncIterator[_Wave]:
+    ) -> AsyncIterator[Wave]:
         """Room for one sandbox a rollout; all of them are gone at the end. Raises NoGradingRoom."""
         count = len(rollouts)
         if count > self.slots.most(SandboxPurpose.GRADER):
@@ -110,10 +108,30 @@ class GradingSandboxes:
                 await self.slots.take(SandboxPurpose.GRADER, count)
         except TimeoutError:
             raise NoGradingRoom(self.slots.describe()) from None
-        wave = _Wave(self.runtime, package, {one.id: one for one in rollouts}, epoch)
+        members = {one.id: _member(one.id, epoch) for one in rollouts}
+        by_id = {one.id: one for one in rollouts}
+        wave = Wave(self.runtime, package.folder, by_id, members)
+        held = [grader_room(one.id, epoch) for one in rollouts]
+        for room in held:
+            self.rooms.taken(room)
         try:
             yield wave
         finally:
-            await asyncio.gather(*(self.runtime.destroy(wave.member(one.id)) for one in rollouts))
-            await asyncio.gather(*wave.started.values(), return_exceptions=True)
+            await wave.close()
             self.slots.give(SandboxPurpose.GRADER, count)
+            for room in held:
+                self.rooms.given(room)
+
+
+def _member(rollout: str, epoch: int) -> MemberKey:
+    """The key of a rollout's grading sandbox; another grade epoch is another sandbox."""
+    rollout_id = RolloutId(rollout)
+    group = group_of(rollout_id)
+    return MemberKey(
+        attempt_id=attempt_of(group),
+        group_id=group,
+        index=index_of(rollout_id),
+        try_=0,
+        purpose=SandboxPurpose.GRADER,
+        ordinal=epoch,
+    )

@@ -14,14 +14,15 @@ from domain.events import TryFailed
 from domain.ids import AttemptId, HostId, RolloutId
 from domain.sandbox import SandboxPurpose
 from domain.states import End
-from environments.ports import EnvironmentFault, EnvironmentProcess, InstanceKey
 from infra.logging import get_logger
 from sandboxes.node.registry import Failure, HeldTry, Registry, TryKey, TryState
 from sandboxes.node.slots import Slots
 from sandboxes.ports import Runtime, SandboxEvent
+from venusrl.env.host.ports import EnvironmentFault, EnvironmentProcess, InstanceKey
 from venusrl.env.messages import Json, Task
 from workers.fleet.environment_pool import EnvironmentKey
 from workers.fleet.packages import Package, PackageRef
+from workers.fleet.rooms import Rooms, Unwatched, agent_room
 
 CAUSE_CHARS_MAX: Final = 2000
 """A cause is a row of the ledger; tracebacks of user code may be far longer."""
@@ -61,6 +62,7 @@ class Holdings:
     runtime: Runtime
     slots: Slots
     notify: Callable[[object], None]
+    rooms: Rooms = field(default_factory=Unwatched)
     registry: Registry[FleetTry] = field(default_factory=Registry)
     broken: "asyncio.Future[None]" = field(init=False)
     """Fails when background work meets a defect: the process must end, not go on half dead."""
@@ -150,6 +152,12 @@ class Holdings:
         if held.has_slot:
             held.has_slot = False
             self.slots.give(SandboxPurpose.AGENT)
+            self.rooms.given(agent_room(*held.key))
+
+    def took_room(self, held: FleetTry) -> None:
+        """A slot is the try's from now on."""
+        held.has_slot = True
+        self.rooms.taken(agent_room(*held.key))
 
     def _settle(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

@@ -18,8 +18,6 @@ from typing import Any, Final
 from domain.ids import AttemptId
 from domain.states import HostKind
 from domain.wire import Fork, Grade, HostSnapshot, Release, ReleaseAttempt
-from environments.ports import EnvironmentProcess
-from environments.process import start_environment
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
@@ -31,6 +29,8 @@ from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.unit_of_work import Database, HostFence
+from venusrl.env.host.ports import EnvironmentProcess
+from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Json
 from workers.fleet.data_server import DataServer
 from workers.fleet.environment_pool import EnvironmentPool
@@ -40,7 +40,9 @@ from workers.fleet.grading_sandboxes import GradingSandboxes
 from workers.fleet.holdings import Holdings
 from workers.fleet.ownership import PostgresOwnership
 from workers.fleet.packages import Package, Packages
+from workers.fleet.rooms import RoomWriter, WatchedRooms
 from workers.fleet.turns import TurnServer
+from workers.outbox import Outbox
 
 GRADING_RESERVE: Final = 1
 """Sandboxes that agents never get; the leader's pool counts with the same number."""
@@ -147,14 +149,17 @@ async def serve(context: HostContext) -> None:
         on_frame=lambda frame: agent.on_frame(frame),
         figures=lambda: agent.figures(),
     )
-    holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send)
+    fence = HostFence(context.host_id, context.epoch)
+    outbox = Outbox(database, fence, clock, RoomWriter(clock, fence).write)
+    rooms = WatchedRooms(clock, outbox.put)
+    holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send, rooms)
     grader = Grader(
         database=database,
-        fence=HostFence(context.host_id, context.epoch),
+        fence=fence,
         blobs=blobs,
         packages=packages,
         environments=environments,
-        sandboxes=GradingSandboxes(runtime, slots),
+        sandboxes=GradingSandboxes(runtime, slots, rooms),
         notify=link.send,
         clock=clock,
     )
@@ -172,11 +177,12 @@ async def serve(context: HostContext) -> None:
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
     try:
-        await _until_over(context, holdings, [link.run(), reaper.run()])
+        await _until_over(context, holdings, [link.run(), reaper.run(), outbox.run()])
     finally:
         await server.close()
         await grader.close()
         await holdings.close()
+        await outbox.flush()
         await environments.close()
         await runtime.close()
         await database.close()

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domain.errors import PayloadUnreadable
-from environments.manifest import Manifest, PackageInvalid
-from environments.package import read_manifest, unpack
+from environments.package import unpack
 from stores.blobs import Blobs
+from venusrl.env.host.manifest import Manifest, PackageInvalid, read_manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,21 @@ from typing import Final, cast
 from domain.errors import VenusError
 from domain.states import End
 from domain.wire import Attach, Attached, JournalTurn, Seal, Sealed, TakeTurn, TurnReply
-from environments.ports import (
+from infra import failpoints
+from infra.clock import Clock
+from sandboxes.node.journal import Intent, IntentRefused, Reply
+from sandboxes.node.registry import TryKey, TryState
+from venusrl.env.host.artefacts import STATE_ARTEFACT, take_artefacts
+from venusrl.env.host.ports import (
     EnvironmentCrashed,
     EnvironmentFault,
     EnvironmentProcess,
     SandboxLost,
 )
-from infra import failpoints
-from infra.clock import Clock
-from sandboxes.node.journal import Intent, IntentRefused, Reply
-from sandboxes.node.registry import TryKey, TryState
 from venusrl.env.messages import Finish, Json, Message
-from venusrl.env.sandbox import ReadRequest, SandboxError
-from venusrl.env.wire import BadRecord, clean_text, message_from_json, message_to_json
+from venusrl.env.sandbox import SandboxError
+from venusrl.env.wire import BadRecord, message_from_json, message_to_json
 from workers.fleet import seams
-from workers.fleet.artefacts import ARTEFACT_CHARS_MAX, ARTEFACTS_MAX, STATE_ARTEFACT
 from workers.fleet.environment_pool import EnvironmentPool
 from workers.fleet.holdings import FleetTry, Holdings
 
@@ -186,15 +186,7 @@ async def _artefacts(held: FleetTry) -> dict[str, str]:
         found[STATE_ARTEFACT] = json.dumps(held.journal.state)
     if held.calls is None or held.package is None:
         return found
-    for path in held.package.manifest.artefacts[:ARTEFACTS_MAX]:
-        try:
-            content = await held.calls.run(ReadRequest(path))
-        except SandboxError as error:
-            if error.reason == "lost":
-                raise
-            continue
-        assert isinstance(content, bytes)
-        found[path] = clean_text(content[:ARTEFACT_CHARS_MAX])
+    found |= await take_artefacts(held.package.manifest.artefacts, held.calls.run)
     return found
 
 

@@ -32,8 +32,8 @@ from domain.states import (
     evaluated,
 )
 from domain.trajectory import GroupPayload, TrainRollout, Trajectory
-from environments.ports import RolloutGrade
 from stores.system.grading import ClosedMember, GroupToGrade, GroupVerdict, MemberVerdict
+from venusrl.env.host.ports import RolloutGrade
 from venusrl.env.values import Unscorable as UnscorableValue
 from workers.fleet.job_spec import Control, GradingSpec, OnTruncated
 

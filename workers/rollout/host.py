@@ -24,12 +24,15 @@ from infra import failpoints
 from infra.clock import Clock
 from infra.logging import get_logger
 from stores.blobs import Blobs
+from stores.system.hops import HopUse
 from workers.models.chat import ChatFormat
 from workers.rollout import seams
 from workers.rollout.agent_client import NodeAgents
 from workers.rollout.closing import RolloutCloser
 from workers.rollout.figures import Figures
 from workers.rollout.job_spec import JobSpec, limits_of
+from workers.rollout.measures import Used
+from workers.rollout.meter import HostMeter
 from workers.rollout.outcomes import Superseded, TryEnded
 from workers.rollout.ports import Engine
 from workers.rollout.turn_loop import LoopPorts, RolloutPlan, TurnLoop
@@ -61,6 +64,8 @@ class HostPorts:
     clock: Clock
     emit: Callable[[object], None]
     set_mode: Callable[[str], None]
+    measured: Callable[[Used], None] = field(default=lambda used: None)
+    """Hears of each placement's use when it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,8 @@ class RolloutHost:
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set to the exception that must end the process."""
         gate = VersionGate(ports.engine)
-        self._loop_ports = LoopPorts(ports.engine, gate, ports.chat, ports.clock, ports.emit)
+        meter = HostMeter(ports.clock.monotonic)
+        self._loop_ports = LoopPorts(ports.engine, gate, ports.chat, ports.clock, ports.emit, meter)
         self.sync = WeightSync(
             ports.engine,
             gate,
@@ -198,6 +204,10 @@ class RolloutHost:
             self.counts["superseded"] += 1
             self._release(held)
             return
+        finally:
+            use = held.loop.use
+            measured = HopUse(use.engine_s, use.tool_wait_s)
+            ports.measured(Used(place.rollout_id, place.hop, measured))
         self.counts["closed"] += 1
         self.counts["drift"] += held.loop.episode.drift
         self._release(held)

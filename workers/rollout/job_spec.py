@@ -8,10 +8,10 @@ from domain.engine import Sampling
 from infra.codec import convert
 
 MAX_TURNS_DEFAULT: Final = 16
-"""Of an environment that names no limit; the same number as in `environments/manifest.py`."""
+"""Of an environment that names no limit; the same number as in `venusrl/env/host/manifest.py`."""
 
 WALL_S_DEFAULT: Final = 600.0
-"""Of an environment that names no limit; the same number as in `environments/manifest.py`."""
+"""Of an environment that names no limit; the same number as in `venusrl/env/host/manifest.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ not the newest row's: an evaluation that is under way may need an older version.
 
 import asyncio
 import shutil
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from domain.errors import FencedOut, StoreUnavailable
+from domain.errors import FencedOut, NotFound, PayloadUnreadable, StoreUnavailable
 from domain.ids import AttemptId
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
@@ -19,13 +20,16 @@ from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.system.rollouts import HostedJob, job_of
 from stores.unit_of_work import Database, HostFence
-from workers.models.folder import ModelFolder, builtin_path, read_folder
+from workers.models.folder import ModelFolder, read_folder
+from workers.models.sources import base_folder
+from workers.outbox import Outbox
 from workers.rollout.agent_client import AgentPool
 from workers.rollout.closing import Closer
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 from workers.rollout.figures import EngineWatch
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import read_spec
+from workers.rollout.measures import Measure, Ready, write
 from workers.rollout.outcomes import EngineFault
 from workers.rollout.ports import Engine
 from workers.rollout.scripted.engine import ScriptedEngine, ScriptedSizes
@@ -55,12 +59,20 @@ async def serve(context: HostContext) -> None:
     blobs = Blobs(settings.object_store_url)
     job = await _read(database, attempt_id)
     spec = read_spec(job.spec, job.manifests, settings.limits.context_tokens)
-    folder = read_folder(builtin_path(spec.model.base))
+    scratch = scratch_folder(settings.home, context)
+    base = scratch.parent / f"base-e{context.epoch}"
+    try:
+        path = await base_folder(database, blobs, attempt_id, spec.model.base, base)
+    except (NotFound, PayloadUnreadable) as error:
+        raise context.fault(f"base model: {error}") from error
+    folder = read_folder(path)
     engine = await asyncio.to_thread(
         make_engine, spec.model.base, folder, settings.limits, scripted_engine(attempt_id)
     )
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)
+    outbox = Outbox[Measure](database, fence, clock, write)
+    outbox.put(Ready(context.host_id, context.epoch))
     link = LeaderLink(
         context.host_id,
         context.epoch,
@@ -86,18 +98,20 @@ async def serve(context: HostContext) -> None:
             clock=clock,
             emit=link.send,
             set_mode=set_mode,
+            measured=outbox.put,
         ),
         SyncPlan(
-            scratch_folder(settings.home, context),
+            scratch,
             settings.intervals.progress_sync_s * SYNC_SHARE,
         ),
     )
     watch = EngineWatch(engine, clock, settings.intervals.progress_decode_s)
     try:
         context.mode = "decode"
-        await _until_over(context, host, link, watch)
+        await _until_over(context, host, [link.run(), outbox.run()], watch)
     finally:
         await host.close()
+        await outbox.flush()
         await agents.close()
         await engine.close()
         await database.close()
@@ -144,14 +158,17 @@ async def _read(database: Database, attempt_id: AttemptId) -> HostedJob:
 
 
 async def _until_over(
-    context: HostContext, host: RolloutHost, link: LeaderLink, watch: EngineWatch
+    context: HostContext,
+    host: RolloutHost,
+    loops: Sequence[Coroutine[Any, Any, None]],
+    watch: EngineWatch,
 ) -> None:
     async def look() -> None:
         while True:
             watch.check()
             await asyncio.sleep(WATCH_S)
 
-    tasks = [asyncio.create_task(link.run()), asyncio.create_task(look())]
+    tasks = [asyncio.create_task(loop) for loop in (*loops, look())]
     stopped = asyncio.create_task(context.stopping.wait())
     ends: set[asyncio.Future[Any]] = {*tasks, stopped, host.fault}
     try:

@@ -25,6 +25,7 @@ from workers.rollout import seams
 from workers.rollout.agent_client import AgentLost, AgentRefusal, NodeAgent
 from workers.rollout.episode import Ending, Episode, Intent, Sampled
 from workers.rollout.job_spec import RolloutLimits, SamplingSpec, sampling_of
+from workers.rollout.meter import HostMeter, Use
 from workers.rollout.outcomes import EngineFault, TryEnded, failure_of
 from workers.rollout.ports import Engine
 from workers.rollout.weights import VersionGate
@@ -51,6 +52,7 @@ class LoopPorts:
     chat: ChatFormat
     clock: Clock
     emit: Callable[[object], None]
+    meter: HostMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class TurnLoop:
         self._timer: asyncio.Task[None] | None = None
         self.rank = place.rank
         self.episode = Episode(ports.chat, plan.limits)
+        self.use = Use()
+        """What it has used of its host's time so far."""
 
     async def run(self) -> Ending:
         """Run to a natural end. Raises TryEnded, Superseded or EngineFault."""
@@ -117,7 +121,8 @@ class TurnLoop:
                 return ending
         intent = self.episode.intent
         assert intent is not None, "an answered turn that goes on leaves an intent"
-        reply = await self._in_time(self._agent.take_turn(self._request(intent)))
+        with self._ports.meter.in_tool(self.use):
+            reply = await self._in_time(self._agent.take_turn(self._request(intent)))
         failpoints.hit(seams.TAKEN)
         ending = self.episode.observe(reply)
         if ending is None:
@@ -144,7 +149,8 @@ class TurnLoop:
             rank=float(self.rank),
             weights_sha=weights_sha,
         )
-        result = await self._sample(request)
+        with self._ports.meter.generating(self.use):
+            result = await self._sample(request)
         if result.finish is Finish.ABORT and not result.token_ids:
             raise _OutOfTime
         if pinned is not None and any(version != pinned for version in result.versions):

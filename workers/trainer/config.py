@@ -116,12 +116,12 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSpec:
-    """How often the leader asks for one (None: at the end only), how many of the newest and of the
-    best stay."""
+    """How often the leader asks for one (None: at the end only), how many of the newest stay, and how
+    many with the best evaluation besides."""
 
     every_steps: int | None = None
     keep_last: int = 2
-    keep_best: int = 1
+    keep_best: int = 0
 
 
 @dataclass(frozen=True, slots=True)

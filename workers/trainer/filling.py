@@ -8,13 +8,16 @@ row records; a step whose update happened is committed before anything else is d
 """
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from domain.errors import PayloadUnreadable
 from domain.events import PayloadLost, StepCommitted
 from infra.failpoints import hit
 from infra.logging import get_logger
+from stores.bill import STEP_S
 from stores.blobs import Blobs
 from stores.system import training
 from stores.system.training import Fates, Member, PayloadRef, StepRow
@@ -65,6 +68,7 @@ class StepFiller:
         )
         self._pending: _Pending | None = None
         self._open = self._next_step()
+        self._busy_s = 0.0
 
     async def advance(self, may_close: bool) -> bool:
         """Do what the rows ask for; True when it is worth looking again at once.
@@ -91,12 +95,22 @@ class StepFiller:
             self._log.warning("gradient.rebuilt", step=self._open.step)
             await self._restart()
         for ref in plan.add:
-            await self._backward(ref)
+            with self._at_work():
+                await self._backward(ref)
         return bool(plan.add)
 
     async def _restart(self) -> None:
         await self._thread.run(self._learner.clear)
         self._open.restart()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Its seconds are part of the step's."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._busy_s += time.monotonic() - started
 
     async def _backward(self, ref: PayloadRef) -> None:
         try:
@@ -146,6 +160,21 @@ class StepFiller:
                 )
 
     async def _close(self) -> None:
+        with self._at_work():
+            row, closed = await self._publish()
+        counted = tuple(name for names in self._open.counted.values() for name in names)
+        metrics = {
+            **{name: value for name, value in closed.metrics.items() if math.isfinite(value)},
+            "diverged": float(row.diverged),
+            STEP_S: self._busy_s,
+        }
+        self._pending = _Pending(
+            row, metrics, Fates(counted, tuple(self._open.excluded), self._open.cause)
+        )
+        await self._commit(self._pending)
+
+    async def _publish(self) -> tuple[StepRow, Closed]:
+        """Update the weights, store them and their probe; the row that will name them."""
         closed, diverged = await self._update()
         probe = await self._thread.run(self._learner.probe)
         if diverged:
@@ -166,15 +195,7 @@ class StepFiller:
             probe_uri=published.probe_uri,
             diverged=diverged,
         )
-        counted = tuple(name for names in self._open.counted.values() for name in names)
-        metrics = {
-            **{name: value for name, value in closed.metrics.items() if math.isfinite(value)},
-            "diverged": float(diverged),
-        }
-        self._pending = _Pending(
-            row, metrics, Fates(counted, tuple(self._open.excluded), self._open.cause)
-        )
-        await self._commit(self._pending)
+        return row, closed
 
     async def _update(self) -> tuple[Closed, bool]:
         """Apply the update, or close the step without one; says whether it diverged."""
@@ -192,6 +213,7 @@ class StepFiller:
         async with self._database.begin(self._fence) as connection:
             await training.commit_step(connection, pending.row, pending.metrics, pending.fates)
         self._pending = None
+        self._busy_s = 0.0
         self.last = pending.row
         self._open = self._next_step()
         self._log.info(

@@ -25,6 +25,7 @@ from infra.clock import Clock
 from infra.ids import IdSource
 from infra.logging import get_logger
 from stores.blobs import Blobs
+from stores.system import intervals
 from stores.unit_of_work import Database, HostFence
 from workers.trainer.filling import StepFiller
 from workers.trainer.recovery import Recovery, Restored, TrainerStops
@@ -64,6 +65,7 @@ class TrainerHost:
         self._wake = asyncio.Event()
         self._requests: list[Checkpoint] = []
         self._is_unannounced = True
+        self._is_ready_noted = False
         self._restored: Restored | None = None
         self._filler: StepFiller | None = None
         self._stops: TrainerStops | None = None
@@ -170,6 +172,8 @@ class TrainerHost:
             # Said again until the leader has ended this host: the first may have been lost.
             self._ports.emit(TrainerFailed(self._attempt_id, self._stops.code, str(self._stops)))
             return False
+        if not self._is_ready_noted:
+            await self._note_ready()
         if self._is_unannounced:
             self._is_unannounced = False
             self._ports.emit(
@@ -186,6 +190,12 @@ class TrainerHost:
         if self._filler.last.step != before:
             self._committed_at = self._ports.clock.monotonic()
         return look_again
+
+    async def _note_ready(self) -> None:
+        """From here on its time is work or waiting for work."""
+        async with self._ports.database.begin(self._fence) as connection:
+            await intervals.mark_ready(connection, self._fence.host_id, self._fence.epoch)
+        self._is_ready_noted = True
 
     async def _serve_requests(self, restored: Restored) -> None:
         while self._requests:

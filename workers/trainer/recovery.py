@@ -27,7 +27,8 @@ from stores.system import training
 from stores.system.checkpoints import CheckpointRow
 from stores.system.training import AttemptOrigin, PayloadRef, StepRow
 from stores.unit_of_work import Database, HostFence
-from workers.models.folder import builtin_path, read_folder
+from workers.models.folder import read_folder
+from workers.models.sources import base_folder
 from workers.trainer import checkpoints
 from workers.trainer.batching import NonFinite
 from workers.trainer.checkpoints import WholeCheckpoint
@@ -126,11 +127,21 @@ class Recovery:
     async def _base_folder(self, origin: AttemptOrigin, spec: TrainSpec) -> Path:
         base = spec.model.base
         if not base.startswith(CHECKPOINT_PREFIX):
-            return builtin_path(base)
+            return await self._model_folder(origin.attempt_id, base)
         saved = await self._named(origin.organization_id, CheckpointId(base))
         folder = self.cache / f"{base}-{self.fence.host_id}-{self.fence.epoch}"
         shutil.rmtree(folder, ignore_errors=True)
         return checkpoints.unpack_model(saved, folder)
+
+    async def _model_folder(self, attempt_id: AttemptId, base: str) -> Path:
+        """A built-in model, or one that the project imported."""
+        target = self.cache / f"base-{self.fence.epoch}"
+        try:
+            return await base_folder(
+                self.database, self.blobs, attempt_id, base, target, fence=self.fence
+            )
+        except PayloadUnreadable as error:
+            raise TrainerStops("model_unreadable", str(error)) from error
 
     async def _named(
         self, organization_id: OrganizationId, checkpoint_id: CheckpointId

@@ -1,13 +1,13 @@
 """What a trainer deletes: surplus checkpoints, and weights files that nobody can need again.
 
 Kept in any case: the two newest checkpoints that were read back whole (recovery falls back from the
-newest to the one before), those of the best evaluations, every checkpoint that a running attempt
-starts from, weights of steps that the second-newest checkpoint does not cover, and weights that an
-unfinished evaluation is pinned to.
+newest to the one before), the best ones by evaluation, every checkpoint that a running attempt starts
+from, also a branch's, weights of steps that
+the second-newest checkpoint does not cover, and weights that an unfinished evaluation is pinned to.
 Group payloads stay: recorded steps can be re-applied from the start for as long as their job exists.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -33,12 +33,15 @@ class Retention:
     blobs: Blobs
     fence: HostFence
 
-    async def expire_checkpoints(self, origin: AttemptOrigin, spec: CheckpointSpec) -> None:
-        """Delete checkpoints of this attempt beyond those that the spec keeps; the row goes first."""
+    async def expire_checkpoints(self, origin: AttemptOrigin, keep: CheckpointSpec) -> None:
+        """Delete checkpoints of this attempt that nothing keeps; the row goes first."""
         async with self.database.begin(self.fence) as connection:
             rows = await store.of_attempt(connection, origin.attempt_id)
-            started_from = await store.starting_points(connection, origin.job_id)
-            surplus = surplus_checkpoints(rows, started_from, spec)
+            kept = await store.starting_points(connection, origin.job_id)
+            if keep.keep_best > 0:
+                scores = await store.evaluation_scores(connection, origin.attempt_id)
+                kept |= best_checkpoints(rows, scores, keep.keep_best)
+            surplus = surplus_checkpoints(rows, kept, keep.keep_last)
             for row in surplus:
                 await store.mark_expired(connection, row.checkpoint_id)
         for row in surplus:
@@ -57,19 +60,26 @@ class Retention:
             await self.blobs.delete(probe)
 
 
-def surplus_checkpoints(
-    rows: Sequence[CheckpointRow], started_from: AbstractSet[CheckpointId], spec: CheckpointSpec
-) -> tuple[CheckpointRow, ...]:
-    """Ready checkpoints, newest first in `rows`, that may go.
+def best_checkpoints(
+    rows: Sequence[CheckpointRow], scores: Mapping[int, float | None], count: int
+) -> set[CheckpointId]:
+    """The `count` ready checkpoints with the best scores, and those whose evaluation is not over yet.
 
-    Kept: the newest, those of the best evaluations (the earlier of equals, which trained less), and
-    those that an attempt starts from.
+    Of equal scores the newer one counts. A step that was not evaluated is never a best one.
     """
+    ready = [row for row in rows if row.state == "ready" and row.step in scores]
+    scored = [(score, row) for row in ready if (score := scores[row.step]) is not None]
+    scored.sort(key=lambda pair: (-pair[0], -pair[1].step, pair[1].checkpoint_id))
+    best = {row.checkpoint_id for _, row in scored[:count]}
+    return best | {row.checkpoint_id for row in ready if scores[row.step] is None}
+
+
+def surplus_checkpoints(
+    rows: Sequence[CheckpointRow], kept: AbstractSet[CheckpointId], keep_last: int
+) -> tuple[CheckpointRow, ...]:
+    """Ready checkpoints, newest first in `rows`, that may go."""
     ready = [row for row in rows if row.state == "ready"]
-    scored = [(-row.score, row.step, row.checkpoint_id) for row in ready if row.score is not None]
-    best = {checkpoint_id for _, _, checkpoint_id in sorted(scored)[: spec.keep_best]}
-    kept = best | started_from
-    beyond = ready[max(spec.keep_last, CHECKPOINTS_MIN) :]
+    beyond = ready[max(keep_last, CHECKPOINTS_MIN) :]
     return tuple(row for row in beyond if row.checkpoint_id not in kept)
 
 

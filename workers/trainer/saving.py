@@ -1,5 +1,6 @@
 """Serves the leader's requests for checkpoints: write, read back whole, then the row says `ready`."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ from domain.wire import Checkpoint
 from infra.ids import IdSource
 from infra.logging import get_logger
 from infra.names import checkpoint_prefix
+from stores.bill import CHECKPOINT_S
 from stores.blobs import Blobs
 from stores.system import checkpoints as store
 from stores.system.checkpoints import CheckpointRow
-from stores.system.training import AttemptOrigin
+from stores.system.training import AttemptOrigin, note_metric
 from stores.unit_of_work import Database, HostFence
 from workers.trainer.checkpoints import MANIFEST, DataPosition, contents, read_whole, write
 from workers.trainer.retention import Retention
@@ -80,6 +82,7 @@ class CheckpointSaver:
     async def _save(
         self, origin: AttemptOrigin, learner: Learner, request: Checkpoint
     ) -> CheckpointId:
+        started = time.monotonic()
         if self._begun is None or self._begun.row.step != request.step:
             self._begun = await self._begin(origin, learner, request)
         row, files = self._begun.row, self._begun.files
@@ -96,6 +99,8 @@ class CheckpointSaver:
         whole = await read_whole(self._blobs, row.manifest_uri)
         async with self._database.begin(self._fence) as connection:
             await store.mark_ready(connection, row, whole.listing)
+            spent_s = time.monotonic() - started
+            await note_metric(connection, (origin.attempt_id, row.step), CHECKPOINT_S, spent_s)
         self._begun = None
         get_logger().info("checkpoint.ready", checkpoint_id=row.checkpoint_id, step=row.step)
         await self._retention.expire_checkpoints(origin, learner.spec.checkpoints)

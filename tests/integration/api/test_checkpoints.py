@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "empty prompt": ({"prompt": ""}, "/prompt"),
     "whitespace": ({"prompt": " \n\t "}, "/prompt"),
     "nul": ({"prompt": "1\x00+1"}, "/prompt"),
-    "no prompt": ({}, "/prompt"),
+    "neither prompt nor messages": ({}, ""),
     "token ids": ({"prompt": [1, 2]}, "/prompt"),
     "long prompt": ({"prompt": "1" * 4001}, "/prompt"),
     "max_tokens 0": ({"prompt": "1", "max_tokens": 0}, "/max_tokens"),

@@ -1,63 +1,17 @@
 """Groups, rollouts, trajectories, ledger and metrics, as other processes wrote them."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.ids import GroupId, RolloutId, TaskId
-from domain.trajectory import Segment, Trajectory, TurnSpan
-from infra.codec import to_msgpack
 from stores import tables as t
+from tests.integration.api.filled import Filled, stored
 from tests.integration.api.world import Tenant, World
 from venusrl.client import NotFound
-
-
-class Filled:
-    """A job with one trained group of three rollouts and one evaluation group of one."""
-
-    def __init__(self, tenant: Tenant) -> None:
-        """Write the rows."""
-        self.world, self.job = tenant.world, tenant.ended()
-        self.shared = {
-            "job_id": self.job["id"],
-            "attempt_id": self.job["attempt_id"],
-            "organization_id": tenant.organization_id,
-        }
-        self.train = self.group(0, "train", 3, "trained(1)")
-        self.test = self.group(900_000_000, "evaluation", 1, "evaluated(0)")
-        scored = {"end": "done", "verdict": "scored"}
-        self.rollouts = [
-            self.rollout(self.train, 0, reward=1.0, disposition="trained(1)", **scored),
-            self.rollout(self.train, 1, reward=0.25, disposition="trained(1)", **scored),
-            self.rollout(
-                self.train, 2, end="timeout", verdict="unscorable",
-                unscorable_reason="bad_type", disposition="dropped(unscorable)",
-            ),
-            self.rollout(self.test, 0, reward=0.5, disposition="evaluated(0)", **scored),
-        ]  # fmt: skip
-        self.world.add(
-            t.batch_member, job_id=self.job["id"], attempt_id=self.job["attempt_id"], step=1,
-            position=0, group_id=self.train, staleness=1,
-        )  # fmt: skip
-
-    def group(self, ordinal: int, purpose: str, size: int, disposition: str) -> str:
-        """One closed group."""
-        id = f"grp_{self.job['attempt_id'].removeprefix('att_')}_{ordinal:09d}"
-        self.world.add(
-            t.rollout_group, id=id, ordinal=ordinal, purpose=purpose, task_id=f"task-{ordinal}",
-            environment_version_id="ev", policy_version=0, size=size, open=0,
-            disposition=disposition, **self.shared,
-        )  # fmt: skip
-        return id
-
-    def rollout(self, group: str, index: int, **values: Any) -> str:
-        """One closed rollout."""
-        id = f"ro_{group.removeprefix('grp_')}_{index:03d}"
-        self.world.add(t.rollout, id=id, group_id=group, index=index, **self.shared, **values)
-        return id
 
 
 @pytest.fixture
@@ -74,6 +28,12 @@ FILTERS: tuple[tuple[Mapping[str, Any], tuple[int, ...]], ...] = (
     ({"end": "timeout"}, (2,)),
     ({"verdict": "unscorable"}, (2,)),
     ({"disposition": "evaluated(0)"}, (3,)),
+    ({"disposition": "trained"}, (0, 1)),
+    ({"disposition": "dropped"}, (2,)),
+    ({"bucket": "truncated"}, (2,)),
+    ({"bucket": "evaluation"}, (3,)),
+    ({"bucket": "idle_by_tool"}, ()),
+    ({"policy_version": 7}, (1,)),
     ({"reward_min": 0.5}, (0, 3)),
     ({"reward_max": 0.5}, (1, 3)),
     ({"reward_min": 0.25, "reward_max": 0.25}, (1,)),
@@ -124,6 +84,78 @@ def test_a_rollout_shows_the_tries_that_ended(world: World, tenant: Tenant, fill
     )
 
 
+def test_a_dropped_rollout_is_followed_from_its_tries_to_the_trainers_row(
+    world: World, tenant: Tenant, filled: Filled
+) -> None:
+    job, rollout = filled.job, filled.rollouts[2]
+    world.add(
+        t.rollout_try, rollout_id=rollout, end="engine_lost", cause="killed", counts=True, hop=2,
+        **{"try": 1},
+    )  # fmt: skip
+    for hop, try_ in ((1, 1), (2, 1), (3, 2)):
+        world.add(
+            t.rollout_hop, rollout_id=rollout, hop=hop, attempt_id=job["attempt_id"],
+            host_id=f"host_x_engine{hop}", engine_s=0.5, tool_wait_s=0.25, **{"try": try_},
+        )  # fmt: skip
+    world.add(
+        t.train_step, job_id=job["id"], attempt_id=job["attempt_id"], step=1, epoch=1,
+        group_ids=[filled.train], payloads=[], learning_rate=0.1, weights_sha="w1",
+        weights_uri="weights", probe_uri="probe",
+    )  # fmt: skip
+    world.change(t.rollout_group, filled.train, payload_uri="payload/1", payload_sha="p1", usable=2)
+    with tenant.sdk() as client:
+        shown = client.rollouts.get(rollout)
+    assert [(one.number, one.end, one.hop) for one in shown.tries] == [(1, "engine_lost", 2)]
+    assert [(one.hop, one.try_number, one.host_id) for one in shown.hops] == [
+        (1, 1, "host_x_engine1"),
+        (2, 1, "host_x_engine2"),
+        (3, 2, "host_x_engine3"),
+    ]
+    assert (shown.end, shown.verdict, shown.disposition) == (
+        "timeout",
+        "unscorable",
+        "dropped(unscorable)",
+    )
+    assert (shown.group.disposition, shown.group.usable) == ("trained(1)", 2)
+    assert shown.training is not None
+    assert (shown.training.step, shown.training.weights_sha) == (1, "w1")
+    assert shown.training.payload is not None
+    assert (shown.training.payload.uri, shown.training.payload.sha256) == ("payload/1", "p1")
+    assert "It ended with timeout. It is unscorable: bad_type." in shown.reason
+
+
+REASONS: tuple[tuple[Mapping[str, Any], Mapping[str, Any], str], ...] = (
+    ({}, {}, "Step 1 trained it with an advantage of 0.5."),
+    ({"disposition": "dropped(zero_variance)"}, {}, "the same reward"),
+    (
+        {"disposition": "dropped(stale)"},
+        {"cause": "oldest token 3, step 9"},
+        "Cause: oldest token 3, step 9",
+    ),
+    ({"disposition": "dropped(shrunk)", "end": "sandbox_lost"}, {}, "failed: sandbox_lost"),
+    ({"disposition": "pending", "closed_at": None}, {}, "It runs: try 1"),
+    ({"disposition": "pending"}, {"graded_at": None}, "waits for the verdicts"),
+    ({"disposition": "pending"}, {}, "waits for the commit of step 1"),
+)
+
+
+@pytest.mark.parametrize(("row", "group", "words"), REASONS, ids=str)
+def test_a_rollout_says_in_a_sentence_what_became_of_it(
+    world: World,
+    tenant: Tenant,
+    filled: Filled,
+    row: Mapping[str, Any],
+    group: Mapping[str, Any],
+    words: str,
+) -> None:
+    now = datetime.now(UTC)
+    rollout = filled.rollouts[0]
+    world.change(t.rollout, rollout, **{"closed_at": now, "advantage": 0.5, **row})
+    world.change(t.rollout_group, filled.train, **{"graded_at": now, **group})
+    with tenant.sdk() as client:
+        assert words in client.rollouts.get(rollout).reason
+
+
 def test_the_ledger_counts_every_rollout_once(tenant: Tenant, filled: Filled) -> None:
     with tenant.sdk() as client:
         ledger = client.jobs.ledger(filled.job["id"])
@@ -137,25 +169,6 @@ def test_the_ledger_counts_every_rollout_once(tenant: Tenant, filled: Filled) ->
         ("train", "timeout", "unscorable", "dropped(unscorable)"): 1,
         ("evaluation", "done", "scored", "evaluated(0)"): 1,
     }
-
-
-def stored(world: World, rollout: str) -> str:
-    """Give the rollout a trajectory; where it lies."""
-    trajectory = Trajectory(
-        rollout_id=RolloutId(rollout),
-        group_id=GroupId("grp_x"),
-        task_id=TaskId("t"),
-        try_=1,
-        hop=2,
-        end="done",
-        segments=(Segment((1, 2, 3), (0, 1, 1), (0.0, -0.5, -0.25), (-1, 0, 1)),),
-        turns=(TurnSpan(0, 0, 3, 3, 0, "stop", 0.1, 0.0),),
-        messages=({"role": "user", "content": "1+1"},),
-        metrics={"calls": 1.0},
-    )
-    uri, sha = world.store(f"jobs/x/{rollout}.msgpack", to_msgpack(trajectory))
-    world.change(t.rollout, rollout, trajectory_uri=uri, trajectory_sha=sha)
-    return uri
 
 
 def test_a_trajectory_is_read_as_it_was_stored(

@@ -146,3 +146,61 @@ def test_a_project_name_is_taken_once_in_an_organization(world: World, tenant: T
         body = {"name": "main", "organization_id": tenant.organization_id}
         refused = admin.post("/v1/projects", json=body)
     assert (refused.status_code, refused.json()["code"]) == (409, "name_taken")
+
+
+def test_a_rotated_key_keeps_name_role_and_scope_and_the_old_one_ends(
+    world: World, tenant: Tenant
+) -> None:
+    with world.http() as admin:
+        body = {"name": "ci", "project_id": tenant.project_id, "role": "viewer"}
+        old = admin.post("/v1/api-keys", json=body).json()
+        path = f"/v1/api-keys/{old['id']}/rotate"
+        once = {"Idempotency-Key": "once"}
+        new = admin.post(path, json={"grace_s": 3600}, headers=once).json()
+        assert {name: new[name] for name in ("name", "role", "project_id")} == {
+            "name": "ci", "role": "viewer", "project_id": tenant.project_id,
+        }  # fmt: skip
+        assert admin.post(path, json={"grace_s": 3600}, headers=once).json()["secret"] == ""
+        with world.http(old["secret"]) as http:
+            assert http.get("/v1/jobs").status_code == 200
+        assert admin.get(f"/v1/api-keys/{old['id']}").json()["expires_at"] is not None
+        at_once = admin.post(f"/v1/api-keys/{new['id']}/rotate").json()
+        assert admin.post(f"/v1/api-keys/{new['id']}/rotate").status_code == 409
+    with world.http(new["secret"]) as http:
+        assert http.get("/v1/jobs").status_code == 401
+    with world.http(at_once["secret"]) as http:
+        assert http.get("/v1/jobs").status_code == 200
+
+
+def test_nobody_rotates_a_key_that_is_not_his_or_stands_above_him(
+    world: World, tenant: Tenant
+) -> None:
+    other = world.tenant("other")
+    with world.http() as admin:
+        body = {"name": "a", "project_id": tenant.project_id, "role": "admin"}
+        secret = admin.post("/v1/api-keys", json=body).json()["secret"]
+        owner = admin.post("/v1/api-keys", json={**body, "role": "owner"}).json()["id"]
+        foreign = admin.get(
+            "/v1/api-keys", params={"organization_id": other.organization_id}
+        ).json()["data"][0]["id"]
+    with world.http(secret) as http:
+        assert http.post(f"/v1/api-keys/{owner}/rotate").status_code == 403
+        assert http.post(f"/v1/api-keys/{foreign}/rotate").status_code == 404
+        assert http.get(f"/v1/api-keys/{foreign}").status_code == 404
+    with tenant.http() as http:
+        assert http.post(f"/v1/api-keys/{owner}/rotate").status_code == 403
+
+
+def test_keys_projects_and_organizations_are_paged(world: World, tenant: Tenant) -> None:
+    organization = {"organization_id": tenant.organization_id}
+    with world.http() as admin:
+        for name in ("b", "c"):
+            admin.post("/v1/projects", json={"name": name, **organization})
+            admin.post("/v1/api-keys", json={"name": name, "project_id": tenant.project_id})
+            admin.post("/v1/organizations", json={"name": name})
+        for path in ("/v1/projects", "/v1/api-keys", "/v1/organizations"):
+            first = admin.get(path, params={**organization, "limit": 2}).json()
+            rest = {**organization, "limit": 2, "after": first["next"]}
+            second = admin.get(path, params=rest).json()
+            assert (len(first["data"]), first["has_more"]) == (2, True), path
+            assert (len(second["data"]), second["has_more"]) == (1, False), path

@@ -27,6 +27,9 @@ from venusrl.client import Client, Patience
 
 T = TypeVar("T")
 
+TASKS: Mapping[str, Any] = {"train": {"uri": "tasks/1.jsonl", "sha": "s", "count": 1}}
+"""Task lists of a job that has run."""
+
 SPEC: Mapping[str, Any] = {
     "name": "a job",
     "model": {"base": "tiny-calc"},
@@ -186,7 +189,7 @@ class Tenant:
     def ended(self, state: str = "succeeded", **changes: Any) -> dict[str, Any]:
         """A job that has run."""
         job = self.job(**changes)
-        values: dict[str, Any] = {"state": state, "observed_generation": 1}
+        values: dict[str, Any] = {"state": state, "observed_generation": 1, "tasks": TASKS}
         if state == "failed":
             values["failure"] = {"code": "trainer_failed", "component": "trainer", "hint": "nan"}
         self.world.change(t.job, job["id"], **values)

@@ -89,3 +89,32 @@ def test_watching_a_failed_job_ends_with_1_and_its_cause(tenant: Tenant) -> None
     watched = venus("jobs", "watch", job["id"])
     assert watched.exit_code == 1
     assert "trainer_failed: nan" in watched.stderr
+
+
+def test_a_job_is_changed_and_branched(tenant: Tenant, tmp_path: Path) -> None:
+    job = tenant.job()
+    changed = venus(
+        "jobs", "update", job["id"], "--max-steps", "7", "--priority", "high",
+        "--max-wall-hours", "2", "--label", "team=a", "--json",
+    )  # fmt: skip
+    spec = json.loads(changed.stdout)["spec"]
+    assert (spec["stop"]["max_steps"], spec["resources"]["priority"]) == (7, "high")
+    assert (spec["budget"]["max_wall_hours"], spec["labels"]) == (2.0, {"team": "a"})
+    late = venus("jobs", "update", job["id"], "--name", "x", "--if-match", '"old"', "--json")
+    assert (late.exit_code, json.loads(late.stderr)["error"]["code"]) == (1, "precondition_failed")
+    checkpoint = tenant.checkpoint(job)
+    (tmp_path / "other.yaml").write_text("optimizer: {lr: 1e-5}\nstop: {max_steps: 9}\n")
+    made = json.loads(
+        venus(
+            "jobs", "branch", job["id"], "--checkpoint", checkpoint, "--name", "b",
+            "--overrides", str(tmp_path / "other.yaml"), "--set", "stop.max_steps=12", "--json",
+        ).stdout
+    )  # fmt: skip
+    assert (made["name"], made["spec"]["stop"]["max_steps"]) == ("b", 12)
+    assert made["spec"]["optimizer"]["lr"] == 1e-5
+    assert made["id"] != job["id"]
+
+
+def test_the_schema_needs_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VENUS_API_KEY", raising=False)
+    assert "rollout" in json.loads(venus("jobs", "schema").stdout)["properties"]

@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import environments
-from environments.manifest import EnvironmentLimits
-from environments.package import read_manifest
-from environments.ports import EnvironmentProcess, InstanceKey
-from environments.process import SandboxedEnvironment, start_environment
 from tests.support.sandbox_port import RecordingPort
+from venusrl.env.host.manifest import EnvironmentLimits, read_manifest
+from venusrl.env.host.ports import EnvironmentProcess, InstanceKey
+from venusrl.env.host.process import SandboxedEnvironment, start_environment
 from venusrl.env.messages import Json, Message, Rollout, Task, ToolCall
 
 SHIPPED = Path(environments.__file__).parent

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from environments.ports import EnvironmentFault, EnvironmentProcess, Observation
 from tests.integration.environments.helpers import (
     ADD,
     CHAOS,
@@ -14,6 +13,7 @@ from tests.integration.environments.helpers import (
 )
 from tests.support.requirements import requires
 from tests.support.sandbox_port import RecordingPort
+from venusrl.env.host.ports import EnvironmentFault, EnvironmentProcess, Observation
 from venusrl.env.messages import Message, ToolCall
 from venusrl.env.values import Unscorable
 

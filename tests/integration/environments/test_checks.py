@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from environments.checks import CheckReport, check_package
+from environments.checks import check_package
 from tests.integration.environments.helpers import CALC, CHAOS, REASONING_GYM, write_package
 from tests.support.requirements import requires
-from tests.support.sandbox_port import recording_sandboxes
+from tests.support.sandbox_port import RecordingSandboxes
+from venusrl.env.host.checks import CheckReport
 
 pytestmark = requires("bwrap")
 
@@ -25,7 +26,7 @@ UNSCORABLE_CASE = (
 
 
 async def check(folder: Path) -> CheckReport:
-    return await check_package(folder, {}, recording_sandboxes)
+    return await check_package(folder, {}, RecordingSandboxes())
 
 
 def messages(report: CheckReport) -> str:

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from environments.ports import GRADING_TURN, EnvironmentFault
 from tests.integration.environments.helpers import CALC, TASK, rollout_of, running, running_source
 from tests.support.requirements import requires
 from tests.support.sandbox_port import RecordingPort
+from venusrl.env.host.ports import GRADING_TURN, EnvironmentFault
 from venusrl.env.messages import Message, Task
 from venusrl.env.sandbox import CallKey, SandboxError
 from venusrl.env.values import Unscorable, Value

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from environments.ports import EnvironmentCrashed, ProtocolError
 from tests.integration.environments.helpers import opened, running_source
 from tests.support.requirements import requires
+from venusrl.env.host.ports import EnvironmentCrashed, ProtocolError
 from venusrl.env.messages import Message
 
 pytestmark = requires("bwrap")

@@ -7,13 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from environments.ports import (
-    EnvironmentCrashed,
-    EnvironmentHung,
-    EnvironmentRaised,
-    InstanceKey,
-    SandboxLost,
-)
 from tests.integration.environments.helpers import (
     ADD,
     CALC,
@@ -26,6 +19,13 @@ from tests.integration.environments.helpers import (
 from tests.support.requirements import requires
 from tests.support.sandbox_port import RecordingPort
 from tests.support.waiting import eventually
+from venusrl.env.host.ports import (
+    EnvironmentCrashed,
+    EnvironmentHung,
+    EnvironmentRaised,
+    InstanceKey,
+    SandboxLost,
+)
 from venusrl.env.messages import Message, Task, ToolCall
 from venusrl.env.sandbox import CallKey, PythonRequest, SandboxError
 

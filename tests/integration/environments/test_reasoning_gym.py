@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from environments.ports import EnvironmentRaised
 from tests.integration.environments.helpers import REASONING_GYM, rollout_of, running
 from tests.support.requirements import requires
+from venusrl.env.host.ports import EnvironmentRaised
 from venusrl.env.messages import Message
 
 pytest.importorskip("reasoning_gym")
@@ -48,7 +48,7 @@ async def test_the_datasets_own_scorer_decides() -> None:
 
 
 async def test_the_first_answer_is_final() -> None:
-    from environments.ports import InstanceKey
+    from venusrl.env.host.ports import InstanceKey
 
     async with running(REASONING_GYM, SUMS) as environment:
         (task, *_) = await environment.load("train")

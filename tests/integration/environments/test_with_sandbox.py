@@ -1,7 +1,6 @@
 """calc in real sandboxes: its cases, and the trace that its tool leaves there."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -14,14 +13,15 @@ import pytest
 from domain.ids import AttemptId, GroupId
 from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
 from environments.checks import check_package
-from environments.ports import InstanceKey, SandboxPort
 from sandboxes.ports import Sandbox, SandboxSpec
 from sandboxes.runtimes.process.runtime import ProcessRuntime
 from tests.integration.environments.helpers import ADD, CALC, TASK, running
 from tests.support.requirements import requires
 from tests.support.waiting import eventually
+from venusrl.env.host.ports import InstanceKey
 from venusrl.env.messages import Message
 from venusrl.env.sandbox import CallKey, ReadRequest, SandboxRequest, SandboxResult
+from workers.chores.case_sandboxes import CaseSandboxes
 
 pytestmark = requires("bwrap")
 
@@ -50,15 +50,7 @@ async def fork(runtime: ProcessRuntime, index: int) -> RuntimePort:
 
 
 async def test_the_cases_of_calc_hold_in_real_sandboxes(runtime: ProcessRuntime) -> None:
-    numbers = iter(range(100))
-
-    @contextlib.asynccontextmanager
-    async def sandboxes(key: InstanceKey) -> AsyncIterator[SandboxPort]:
-        port = await fork(runtime, next(numbers))
-        yield port
-        await runtime.destroy(port.sandbox.key)
-
-    report = await check_package(CALC, {}, sandboxes)
+    report = await check_package(CALC, {}, CaseSandboxes(runtime, CALC))
     assert report.findings == ()
     assert report.cases == 5
     assert runtime.keys() == ()
@@ -84,8 +76,8 @@ async def test_the_tools_trace_in_the_sandbox_equals_the_trajectory(
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from environments.package import read_manifest
-from environments.process import start_environment
+from venusrl.env.host.manifest import read_manifest
+from venusrl.env.host.process import start_environment
 
 async def main():
     folder = Path(sys.argv[1])

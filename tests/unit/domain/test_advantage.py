@@ -53,3 +53,11 @@ def test_epsilon_is_an_option() -> None:
 def test_a_reward_that_is_not_finite_is_a_defect(value: float) -> None:
     with pytest.raises(AssertionError):
         group_advantages(AdvantageKind.GRPO, [0.0, value])
+
+
+def test_rloo_compares_each_reward_with_the_mean_of_the_others() -> None:
+    rewards = [1.0, 0.0, 0.5, 0.25]
+    result = group_advantages(AdvantageKind.RLOO, rewards)
+    others = [(sum(rewards) - reward) / 3 for reward in rewards]
+    expected = [reward - other for reward, other in zip(rewards, others, strict=True)]
+    assert result.values == pytest.approx(expected, abs=1e-15)

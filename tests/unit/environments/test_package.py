@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from environments import package
-from environments.manifest import PackageInvalid
-from environments.package import content_hash, pack, read_manifest, unpack
+from environments.package import content_hash, pack, unpack
+from venusrl.env.host.manifest import PackageInvalid, read_manifest
 
 MANIFEST = 'name = "calc"\nversion = "1"\nsdk = 1\nentry = "env:Calc"\n'
 

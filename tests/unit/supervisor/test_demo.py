@@ -45,7 +45,8 @@ LAST_STEP: Mapping[str, Any] = {
 }  # fmt: skip
 
 ROLLOUT: Mapping[str, Any] = {
-    "id": "ro_1", "group_id": "grp_1", "job_id": "job_1", "index": 0, "purpose": "evaluation",
+    "id": "ro_1", "group_id": "grp_1", "job_id": "job_1", "attempt_id": "att_1", "index": 0,
+    "purpose": "evaluation", "bucket": "evaluation",
     "task_id": "test-0000", "current_try": 1, "hop": 1, "end": "done", "verdict": "scored",
     "reward": 1.0, "disposition": "evaluated(45)", "turns": 2, "tokens": 20, "sampled_tokens": 9,
     "created_at": "2026-11-29T12:01:31Z",

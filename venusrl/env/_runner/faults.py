@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+from pathlib import Path
 from typing import Final
 
 from venusrl.env.sandbox import SandboxError
@@ -29,4 +31,20 @@ def fault_of(error: BaseException, where: str) -> RunnerFault:
     if isinstance(error, SandboxError) and error.reason in ("lost", "refused"):
         return RunnerFault("sandbox_lost", f"{where}: {error}")
     print("".join(traceback.format_exception(error)), end="")
-    return RunnerFault("raised", f"{where} raised {type(error).__name__}: {error}")
+    return RunnerFault("raised", f"{where} raised {type(error).__name__}: {error}{_place(error)}")
+
+
+def _place(error: BaseException) -> str:
+    """` at env.py:12`: the innermost line that belongs to the package; empty where there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        folder = next((one for one in sys.path[::-1] if frame.filename.startswith(f"{one}/")), "")
+        name = frame.filename.removeprefix(f"{folder}/")
+        if folder == _package_folder() and not name.startswith("venusrl/"):
+            return f" at {name}:{frame.lineno}"
+    return ""
+
+
+def _package_folder() -> str:
+    """The package stands after the kit on the path, before installed libraries."""
+    kit = next((n for n, one in enumerate(sys.path) if Path(one, "venusrl/env").is_dir()), -1)
+    return sys.path[kit + 1] if 0 <= kit < len(sys.path) - 1 else ""

@@ -27,8 +27,10 @@ from venusrl.env._runner.channel import Channel, ChannelClosed
 from venusrl.env._runner.faults import fault_of
 from venusrl.env._runner.instances import make_environment
 from venusrl.env._runner.logs import LogStream, current_instance
+from venusrl.env._runner.remote_judge import RemoteJudge
 from venusrl.env._runner.remote_sandbox import RemoteSandbox, grading_calls
 from venusrl.env.environment import Environment
+from venusrl.env.judge import JudgeUnavailable
 from venusrl.env.messages import Json, Rollout
 from venusrl.env.rewards import ComponentSpec
 from venusrl.env.sandbox import Sandbox, SandboxError
@@ -132,7 +134,7 @@ class Grader:
                 kind = frame.get("t")
                 if kind == "done":
                     self._keep(frame, request, jobs, values)
-                elif kind == "sandbox":
+                elif kind in ("sandbox", "judge"):
                     calls.add(asyncio.create_task(self._pass_on(child, request, frame)))
                 elif kind == "log":
                     await self._channel.send(frame)
@@ -291,9 +293,10 @@ async def _run_job(
     subject = request.rollouts[job.rollout or 0]
     width = _width(job, request)
     current_instance.set(subject.id)
+    judge = RemoteJudge(channel, {"grade": request.name, "rollout": subject.id})
     try:
         async with asyncio.timeout(job.spec.timeout_s):
-            environment = make_environment(cls, config, _seed(request, job), subject.task)
+            environment = make_environment(cls, config, _seed(request, job), (subject.task, judge))
             if subject.state is not None:
                 await environment.restore(subject.state)
             function = getattr(environment, job.spec.name)
@@ -303,15 +306,25 @@ async def _run_job(
             raw = await raw if inspect.isawaitable(raw) else raw
     except TimeoutError:
         return [Unscorable("timeout", f"component {job.spec.name}")] * width
+    except JudgeUnavailable as error:
+        return [_judged(error)] * width
     except SandboxError as error:
         return [Unscorable("grader_lost", str(error))] * width
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - edge of user code
         return [as_value(Unscorable("raised", fault_of(error, job.spec.name).detail))] * width
+    if judge.failure is not None:
+        return [
+            _judged(judge.failure)
+        ] * width  # Code that swallowed it has graded without a judge.
     if job.rollout is not None:
         return [as_value(raw)]
     if isinstance(raw, str) or not isinstance(raw, Sequence) or len(raw) != width:
         return [Unscorable("bad_length", f"{job.spec.name} must give {width} values")] * width
     return [as_value(one) for one in raw]
+
+
+def _judged(error: JudgeUnavailable) -> Value:
+    return as_value(Unscorable(f"judge_{error.reason}", error.detail))
 
 
 def _seed(request: GradeRequest, job: Job) -> int:

@@ -15,9 +15,10 @@ from typing import Final, TypeVar
 
 from venusrl.env._runner.channel import Channel
 from venusrl.env._runner.faults import RunnerFault, fault_of
+from venusrl.env._runner.remote_judge import RemoteJudge
 from venusrl.env._runner.remote_sandbox import RemoteSandbox, keyed_calls
 from venusrl.env.environment import Environment
-from venusrl.env.judge import NoJudge
+from venusrl.env.judge import JudgeClient
 from venusrl.env.messages import Finish, Json, Message, Task, Turn
 from venusrl.env.wire import ROLES, clean_text
 
@@ -62,7 +63,8 @@ class Instances:
         if not any(message.content.strip() for message in task.prompt):
             raise RunnerFault("empty_prompt", f"task {task.id} has an empty prompt")
         try:
-            environment = make_environment(self._cls, self._config, seed, task)
+            judge = RemoteJudge(self._channel, {"instance": name})
+            environment = make_environment(self._cls, self._config, seed, (task, judge))
         except (Exception, SystemExit) as error:  # edge of user code
             raise fault_of(error, "__init__") from error
         self._open[name] = Instance(name, environment, task, list(task.prompt))
@@ -119,10 +121,11 @@ class Instances:
 
 
 def make_environment(
-    cls: type[Environment], config: Mapping[str, Json], seed: int, task: Task
+    cls: type[Environment], config: Mapping[str, Json], seed: int, given: tuple[Task, JudgeClient]
 ) -> Environment:
     """An environment object as user code expects it: its own generator, its task in place."""
-    environment = cls(config, Random(seed), NoJudge())
+    task, judge = given
+    environment = cls(config, Random(seed), judge)
     environment.task = task
     return environment
 

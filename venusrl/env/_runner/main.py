@@ -23,7 +23,7 @@ OPEN_FILES_MAX: Final = 512
 
 
 def main() -> None:
-    """Arguments: memory bytes, pids, and the user id to become, 0 to stay."""
+    """Arguments: memory bytes, pids, and the user id to become; 0 leaves each as it is."""
     memory_bytes, pids, uid = (int(argument) for argument in sys.argv[1:4])
     _drop_rights(memory_bytes, pids, uid)
     incoming, outgoing = _take_pipes()
@@ -33,11 +33,12 @@ def main() -> None:
 
 def _drop_rights(memory_bytes: int, pids: int, uid: int) -> None:
     """Set hard limits; become an own user where we are root, because root has no pids limit."""
-    data = resource.RLIMIT_DATA
-    space = memory_bytes + ADDRESS_SPACE_SLACK_BYTES
-    resource.setrlimit(data, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_AS, (space, space))
-    resource.setrlimit(resource.RLIMIT_NPROC, (pids, pids))
+    if memory_bytes:
+        space = memory_bytes + ADDRESS_SPACE_SLACK_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    if pids:
+        resource.setrlimit(resource.RLIMIT_NPROC, (pids, pids))
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_MAX, OPEN_FILES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if uid:

@@ -82,6 +82,21 @@ async def test_the_same_seed_gives_the_same_answer_twice(world: World) -> None:
     assert (await outcome(world)).result == first
 
 
+async def test_a_conversation_is_gone_on_with(world: World) -> None:
+    checkpoint = await checkpointed(world)
+    call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "12+07"}'}
+    messages = [
+        {"role": "user", "content": "12+07"},
+        {"role": "assistant", "content": "c12+07;", "tool_calls": [call]},
+        {"role": "tool", "content": "19", "tool_call_id": "c1"},
+    ]
+    look = {"checkpoint_id": checkpoint, "messages": messages, "max_tokens": 8}
+    await main.run(settings(world), await ask(world, look))
+    row = await outcome(world)
+    assert (row.state, row.error) == ("done", None)
+    assert row.result["prompt_tokens"] == len("^12+07=c12+07;r19;")
+
+
 @pytest.mark.parametrize(
     ("kind", "request_", "code"),
     [

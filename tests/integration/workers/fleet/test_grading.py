@@ -32,8 +32,8 @@ from tests.support.failpoints import ArmedFailpoints
 from tests.support.requirements import requires
 from tests.support.rows import ATTEMPT, NODE, Stored, insert_group, insert_job, spec_of
 from tests.support.waiting import eventually
+from venusrl.env.host.artefacts import STATE_ARTEFACT
 from workers.fleet import grading, seams
-from workers.fleet.artefacts import STATE_ARTEFACT
 from workers.fleet.environment_pool import EnvironmentPool
 from workers.fleet.grading import Grader
 from workers.fleet.grading_sandboxes import GradingSandboxes

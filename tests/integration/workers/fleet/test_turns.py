@@ -20,9 +20,9 @@ from tests.support.failpoints import ArmedFailpoints
 from tests.support.fleet import Node, answer, call, member, running_node, turn_frame
 from tests.support.requirements import requires
 from tests.support.waiting import eventually
+from venusrl.env.host.artefacts import STATE_ARTEFACT
 from venusrl.env.sandbox import PythonRequest, ReadRequest
 from workers.fleet import seams
-from workers.fleet.artefacts import STATE_ARTEFACT
 from workers.rollout.agent_client import AgentLost, AgentRefusal
 
 pytestmark = requires("bwrap")

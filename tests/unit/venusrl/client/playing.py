@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from venusrl.client import Client, Patience, Waiting
+from venusrl.client import AsyncClient, Client, Patience, Waiting
 
 Answer = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
 
@@ -36,6 +36,19 @@ class Script:
         waiting = Waiting(lambda: sum(self.slept), self.slept.append)
         transport = httpx.MockTransport(self.play)
         return Client(
+            "http://api", "vrl_k", transport=transport, patience=patience, waiting=waiting
+        )
+
+    def async_client(self, tries: int = 5) -> AsyncClient:
+        """The same for the asynchronous client."""
+
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+
+        patience = Patience(tries, sleep, lambda _low, high: high)
+        waiting = Waiting(lambda: sum(self.slept), sleep)
+        transport = httpx.MockTransport(self.play)
+        return AsyncClient(
             "http://api", "vrl_k", transport=transport, patience=patience, waiting=waiting
         )
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from domain.ids import AttemptId
-from environments.manifest import Manifest
-from environments.ports import (
+from infra.clock import ManualClock
+from tests.support.waiting import eventually
+from venusrl.env.host.manifest import Manifest
+from venusrl.env.host.ports import (
     EnvironmentCrashed,
     EnvironmentFault,
     EnvironmentInfo,
@@ -18,8 +20,6 @@ from environments.ports import (
     RolloutGrade,
     SandboxPort,
 )
-from infra.clock import ManualClock
-from tests.support.waiting import eventually
 from venusrl.env.messages import Finish, Json, Message, Rollout, Task
 from workers.fleet.environment_pool import (
     DEATHS_MAX,

@@ -9,9 +9,9 @@ import pytest
 from domain.ids import AttemptId, GroupId, JobId, RolloutId, TaskId
 from domain.states import INFRASTRUCTURE_ENDS, End, Purpose, Scored, Unscorable
 from domain.trajectory import Segment, Trajectory
-from environments.ports import RolloutGrade
 from stores.system.grading import ClosedMember, GroupToGrade, MemberVerdict
 from tests.support.rows import spec_of
+from venusrl.env.host.ports import RolloutGrade
 from venusrl.env.values import Unscorable as UnscorableValue
 from venusrl.env.values import Value
 from workers.fleet.job_spec import GradingSpec, read_spec

@@ -15,6 +15,7 @@ from workers.models.vocab import VocabKind, Vocabulary
 from workers.rollout.agent_client import AgentLost, AgentRefusal
 from workers.rollout.episode import Sampled
 from workers.rollout.job_spec import RolloutLimits, SamplingSpec
+from workers.rollout.meter import HostMeter
 from workers.rollout.scripted.engine import ScriptedEngine, ScriptedSizes
 from workers.rollout.scripted.script import Script, ScriptedAnswer
 from workers.rollout.turn_loop import LoopPorts, RolloutPlan, TurnLoop
@@ -240,6 +241,13 @@ class Rig:
 
     def loop(self, **changed: object) -> TurnLoop:
         """A fresh loop, for instance that of the next host."""
-        ports = LoopPorts(self.engine, self.gate, CHAT, self.clock, self.sent.append)
+        ports = LoopPorts(
+            self.engine,
+            self.gate,
+            CHAT,
+            self.clock,
+            self.sent.append,
+            HostMeter(self.clock.monotonic),
+        )
         plan = RolloutPlan("org_1", SamplingSpec(), self.limits)
         return TurnLoop(replace(self.place, **changed), plan, self.agent, ports)  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ from workers.rollout.agent_client import NodeAgent
 from workers.rollout.episode import Ending, Episode
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import EnvironmentSpec, JobSpec, ModelSpec
+from workers.rollout.measures import Used
 from workers.rollout.outcomes import EngineFault, Superseded
 from workers.rollout.scripted.engine import ScriptedEngine
 from workers.rollout.scripted.script import ScriptedAnswer
@@ -93,6 +94,7 @@ class Desk:
     closer: CloserTwin
     agents: Agents
     sent: list[object]
+    measured: list[Used] = field(default_factory=list)
 
     @property
     def ends(self) -> list[object]:
@@ -103,6 +105,7 @@ class Desk:
 async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | str) -> Desk:
     engine = scripted(*answers, clock=clock)
     closer, agents, sent = CloserTwin(), Agents(), list[object]()
+    measured: list[Used] = []
     closer.gate.set()
     ports = HostPorts(
         engine=engine,
@@ -113,10 +116,11 @@ async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | s
         clock=clock,
         emit=sent.append,
         set_mode=lambda mode: None,
+        measured=measured.append,
     )
     identity = HostIdentity(HOST, 2, ATTEMPT, OrganizationId("org_1"))
     host = RolloutHost(identity, SPEC, ports, SyncPlan(folder / "scratch", 5.0))
-    return Desk(host, engine, clock, closer, agents, sent)
+    return Desk(host, engine, clock, closer, agents, sent, measured)
 
 
 @pytest.fixture
@@ -228,6 +232,19 @@ async def test_a_rollout_that_waits_for_its_close_stays_in_the_snapshot(desk: De
     desk.closer.gate.set()
     await eventually(lambda: desk.ends)
     assert desk.host.snapshot().held == ()
+
+
+async def test_the_host_shares_its_time_among_the_rollouts_that_it_runs(desk: Desk) -> None:
+    other = rollout_id(GROUP, 1)
+    await started(desk, place(), place(rollout_id=other))
+    desk.clock.advance(4.0)
+    desk.host.on_frame(Forget(other, 1))
+    await eventually(lambda: len(desk.measured) == 1)
+    desk.clock.advance(6.0)
+    await eventually(lambda: len(desk.measured) == 2)
+    used = {one.rollout_id: one.use.engine_s for one in desk.measured}
+    assert used == {other: 2.0, ROLLOUT: 8.0}
+    assert {one.hop for one in desk.measured} == {1}
 
 
 async def test_a_lost_notification_leaves_the_close_standing(

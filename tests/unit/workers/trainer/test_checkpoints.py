@@ -17,8 +17,7 @@ from tests.unit.workers.trainer import builders
 from workers.models.folder import load_decoder, read_folder, weights_sha
 from workers.trainer import checkpoints
 from workers.trainer.checkpoints import FILE_NAMES, MANIFEST, DataPosition
-from workers.trainer.config import CheckpointSpec
-from workers.trainer.retention import covered_step, surplus_checkpoints
+from workers.trainer.retention import best_checkpoints, covered_step, surplus_checkpoints
 
 PREFIX = "jobs/job_a/checkpoints/ckpt_a-e1"
 MANIFEST_URI = f"{PREFIX}/{MANIFEST}"
@@ -148,7 +147,7 @@ def test_failpoints_stay_switched_off_without_leave(armed: ArmedFailpoints) -> N
     assert not failpoints.hit(checkpoints.FILE_WRITTEN)
 
 
-def row(step: int, state: str = "ready", score: float | None = None) -> CheckpointRow:
+def row(step: int, state: str = "ready") -> CheckpointRow:
     return CheckpointRow(
         checkpoint_id=CheckpointId(f"ckpt_{step}"),
         job_id=JobId("job_a"),
@@ -161,26 +160,28 @@ def row(step: int, state: str = "ready", score: float | None = None) -> Checkpoi
         weights_sha="",
         next_ordinal=0,
         unconsumed=(),
-        score=score,
     )
-
-
-def test_retention_keeps_the_best_evaluated_and_of_equals_the_earlier() -> None:
-    scores = {50: 0.5, 40: None, 30: 0.9, 20: 0.9, 10: 0.95, 0: 0.1}
-    rows = [row(step, score=score) for step, score in scores.items()]
-    gone = surplus_checkpoints(rows, set(), CheckpointSpec(keep_last=2, keep_best=2))
-    assert [r.step for r in gone] == [30, 0]
 
 
 def test_retention_keeps_the_newest_and_what_an_attempt_starts_from() -> None:
     rows = [row(step) for step in (50, 40, 30, 20)]
-    gone = surplus_checkpoints(rows, {CheckpointId("ckpt_20")}, CheckpointSpec(keep_last=2))
+    gone = surplus_checkpoints(rows, {CheckpointId("ckpt_20")}, keep_last=2)
     assert [r.step for r in gone] == [30]
+
+
+def test_retention_keeps_the_best_and_those_whose_evaluation_is_not_over() -> None:
+    rows = [row(step) for step in (60, 50, 40, 30, 20, 10)]
+    scores = {60: 0.2, 50: None, 40: 0.9, 30: 0.9, 20: 0.5}
+    assert best_checkpoints(rows, scores, 1) == {"ckpt_40", "ckpt_50"}
+    assert best_checkpoints(rows, scores, 3) == {"ckpt_40", "ckpt_30", "ckpt_20", "ckpt_50"}
+    assert best_checkpoints(rows, {}, 3) == set()
+    kept = best_checkpoints(rows, scores, 1)
+    assert [r.step for r in surplus_checkpoints(rows, kept, keep_last=2)] == [30, 20, 10]
 
 
 def test_retention_never_goes_below_the_two_that_recovery_needs() -> None:
     rows = [row(60, "writing"), *(row(step) for step in (50, 40, 30))]
-    assert [r.step for r in surplus_checkpoints(rows, set(), CheckpointSpec(keep_last=0))] == [30]
+    assert [r.step for r in surplus_checkpoints(rows, set(), keep_last=0)] == [30]
 
 
 def test_weights_are_covered_by_the_second_newest_ready_checkpoint_of_another_step() -> None:

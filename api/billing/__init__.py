@@ -1,0 +1,1 @@
+"""Bills of jobs, for reading."""

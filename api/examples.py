@@ -1,0 +1,63 @@
+"""Examples of request bodies in the OpenAPI document; a test sends each of them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+SMALLEST_JOB: Final[Mapping[str, Any]] = {
+    "name": "calc",
+    "model": {"base": "tiny-calc"},
+    "environments": [{"ref": "calc"}],
+}
+
+LARGER_JOB: Final[Mapping[str, Any]] = {
+    **SMALLEST_JOB,
+    "rollout": {"group_size": 8, "groups_per_batch": 16},
+    "algorithm": {"advantage": "grpo", "loss": {"type": "dapo"}},
+    "scheduling": {"max_staleness": 2},
+    "evaluation": {"tasks": 20, "every_steps": 10},
+    "stop": {"max_steps": 40},
+    "labels": {"team": "numbers"},
+}
+
+EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
+    ("post", "/v1/organizations"): {"an organization": {"name": "acme"}},
+    ("post", "/v1/projects"): {"a project": {"name": "numbers"}},
+    ("post", "/v1/api-keys"): {
+        "a key of the organization": {"name": "ci", "role": "admin"},
+    },
+    ("post", "/v1/api-keys/{key_id}/rotate"): {
+        "at once": {},
+        "with an hour for the change": {"grace_s": 3600},
+    },
+    ("post", "/v1/environments"): {"a name": {"name": "sums"}},
+    ("post", "/v1/datasets"): {"a name": {"name": "sums"}},
+    ("post", "/v1/jobs"): {"the smallest": SMALLEST_JOB, "with more said": LARGER_JOB},
+    ("post", "/v1/jobs/validate"): {"the smallest": SMALLEST_JOB},
+    ("patch", "/v1/jobs/{job_id}"): {
+        "a longer budget": {"budget": {"max_wall_hours": 8.0}},
+        "another end": {"max_steps": 60, "priority": "high"},
+    },
+    ("post", "/v1/jobs/{job_id}/branch"): {
+        "from the newest checkpoint": {"overrides": {"stop": {"max_steps": 60}}},
+    },
+    ("post", "/v1/models"): {
+        "a hub revision": {
+            "name": "tiny",
+            "source": {"type": "hub", "repo": "acme/tiny", "revision": "main"},
+        },
+    },
+    ("post", "/v1/checkpoints/{checkpoint_id}/generate"): {
+        "a look": {"prompt": "12+40", "max_tokens": 16},
+    },
+}
+"""By method and path: summaries and bodies."""
+
+
+def add_examples(paths: dict[str, Any]) -> None:
+    """Put the examples into the document's JSON bodies."""
+    for (method, path), bodies in EXAMPLES.items():
+        content = paths[path][method]["requestBody"]["content"]["application/json"]
+        content["examples"] = {
+            f"example{number}": {"summary": summary, "value": dict(body)}
+            for number, (summary, body) in enumerate(bodies.items(), 1)
+        }

@@ -1,0 +1,208 @@
+"""What of a well-formed spec contradicts the project, the pool or itself."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from api.jobs.outcome import Outcome, Surroundings
+from api.jobs.resolution import REF, context_of, limits_of
+from api.jobs.sources import check_datasets
+from api.problems import escaped, near_names
+from venusrl.models.checkpoints import BaseModelInfo
+from venusrl.models.job_spec import JobSpec
+
+GRADING_RESERVE: Final = 1
+"""Sandboxes of the pool that agents never get; the same number as the scheduler's."""
+
+APPENDING_RENDERERS: Final = frozenset({"char", "chatml"})
+"""Renderers of the platform. Each turn's prompt has the one before as its exact prefix: they render
+only what comes next, never again what was sampled. A test plays conversations through them."""
+
+SOURCES: Final = {
+    "hf:": "POST /v1/models imports a revision of the hub.",
+    "upload:": "POST /v1/models uploads a model.",
+    "ckpt_": "GET /v1/jobs/{id}/checkpoints lists them; a ready one can be a base.",
+}
+"""By prefix of a model's reference: how such a model comes into the project."""
+
+HOUR_S: Final = 3600.0
+
+
+def check_model(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:
+    """The model exists, its context is long enough, and its renderer only appends."""
+    base, wanted = spec.model.base, spec.model.context_tokens
+    model = around.models.get(base)
+    if model is None:
+        _unknown_model(base, around, outcome)
+        return
+    if wanted is not None and wanted > model.context_tokens:
+        message = f"{base} has a context of {model.context_tokens} tokens."
+        outcome.error("/model/context_tokens", "context_too_long", message)
+    else:
+        _check_engine(spec, model, around, outcome)
+    if model.renderer is not None and model.renderer not in APPENDING_RENDERERS:
+        message = (
+            f"The chat template of {base} ({model.renderer}) may render earlier turns anew, so a"
+            " turn's prompt would not begin with the tokens that were sampled before it."
+        )
+        known = ", ".join(sorted(APPENDING_RENDERERS))
+        hint = f"Use a model with one of the renderers {known}."
+        outcome.error("/model/base", "template_unstable", message, hint)
+    _check_training(spec, outcome)
+
+
+def _unknown_model(base: str, around: Surroundings, outcome: Outcome) -> None:
+    source = next((words for prefix, words in SOURCES.items() if base.startswith(prefix)), None)
+    near = near_names(base, [*around.models, *around.model_refs])
+    hint = "See GET /v1/models." if source is None else f"See GET /v1/models. {source}"
+    message = f"There is no ready model {base!r}." if source else f"There is no model {base!r}."
+    outcome.error("/model/base", "unknown_model", message, f"{hint}{near}")
+
+
+def _check_engine(
+    spec: JobSpec, model: BaseModelInfo, around: Surroundings, outcome: Outcome
+) -> None:
+    limits = around.settings.limits
+    context, _ = context_of(spec, model, around.settings)
+    held = min(limits.context_tokens, limits.kv_pages * limits.kv_page_tokens)
+    if context > held:
+        message = f"An engine of this installation holds {held} tokens of one rollout."
+        hint = f"Use {held} or less; VENUS_CONTEXT_TOKENS and VENUS_KV_PAGES bound it."
+        outcome.error("/model/context_tokens", "never_fits", message, hint)
+
+
+def _check_training(spec: JobSpec, outcome: Outcome) -> None:
+    training = spec.model.training
+    if training.type == "lora":
+        return
+    for name in ("rank", "alpha", "targets"):
+        if getattr(training, name) is not None:
+            message = f"{name} belongs to adapters; all weights are trained here."
+            outcome.error(f"/model/training/{name}", "no_effect", message, "Remove it.")
+
+
+def check_environment(
+    spec: JobSpec, normal: dict[str, Any], around: Surroundings, outcome: Outcome
+) -> None:
+    """The environment has a ready version with the splits; without a number the newest is taken."""
+    name, _, number = spec.environments[0].ref.partition("@")
+    versions = around.environments.get(name)
+    if not versions:
+        near = near_names(name, list(around.environments))
+        message = f"There is no environment {name!r} in this project."
+        outcome.error(REF, "unknown_environment", message, f"See GET /v1/environments.{near}")
+        return
+    ready = [row for row in versions if row.state == "ready"]
+    found = [row for row in ready if not number or row.version == int(number)]
+    if not found:
+        states = ", ".join(f"{row.version}: {row.state}" for row in versions[-5:])
+        message = f"Environment {name!r} has no such ready version."
+        outcome.error(REF, "version_not_ready", message, f"Newest versions: {states}.")
+        return
+    version = outcome.version = found[-1]
+    normal["environments"][0]["ref"] = f"{name}@{version.version}"
+    if not number:
+        outcome.resolved.append((REF, f"{name}@{version.version}", "the newest ready version"))
+    provided = check_datasets(spec, normal, around.datasets, outcome)
+    outcome.splits = {**version.splits, **provided}
+    _check_splits(spec, outcome.splits, outcome)
+
+
+def _check_splits(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:
+    wanted = [("/environments/0/split", spec.environments[0].split)]
+    if spec.evaluation is not None:
+        wanted.append(("/evaluation/split", spec.evaluation.split))
+    for pointer, split in wanted:
+        if split not in splits:
+            near = near_names(split, list(splits))
+            message = f"The environment has no split {split!r}."
+            hint = f"It has: {', '.join(sorted(splits))}.{near}"
+            outcome.error(pointer, "unknown_split", message, hint)
+    if spec.evaluation is not None and spec.evaluation.split == spec.environments[0].split:
+        message = "The evaluation uses the split that the job trains on."
+        outcome.warn("/evaluation/split", "not_held_out", message)
+
+
+def check_rollout(spec: JobSpec, outcome: Outcome) -> None:
+    """Groups have a signal, and staleness is corrected."""
+    size = spec.rollout.group_size
+    if size == 1:
+        message = "A group of one has no signal: its advantage is zero."
+        outcome.warn("/rollout/group_size", "no_signal", message, "Use at least 2.")
+    least = spec.rollout.on_failure.min_group_size
+    if isinstance(least, int) and least > size:
+        message = f"min_group_size {least} is above group_size {size}."
+        outcome.error("/rollout/on_failure/min_group_size", "above_group_size", message)
+    scheduling = spec.scheduling
+    if scheduling.max_staleness > 0 and spec.algorithm.correction.type == "none":
+        message = "An asynchronous job needs an importance correction."
+        hint = "Set algorithm.correction.type to tis, or scheduling.max_staleness to 0."
+        outcome.error("/algorithm/correction/type", "correction_needed", message, hint)
+    ratio = scheduling.async_ratio
+    if scheduling.max_staleness == 0 and ratio != "auto" and ratio > 1.0:
+        message = "With max_staleness 0 no group runs ahead, whatever the ratio."
+        hint = "Set scheduling.max_staleness to 1 or more, or leave the ratio auto."
+        outcome.warn("/scheduling/async_ratio", "no_effect", message, hint)
+
+
+def check_resources(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:
+    """The whole empty pool could hold the job."""
+    pool, limits = around.settings.pool, around.settings.limits
+    wanted = spec.resources.rollout_gpus
+    if pool.trainers < 1:
+        message = "The pool has no trainer host."
+        outcome.error("/resources/trainer_gpus", "never_fits", message)
+    if wanted.min > pool.engines:
+        message = f"The pool has {pool.engines} engine hosts; the job needs {wanted.min}."
+        outcome.error("/resources/rollout_gpus/min", "never_fits", message)
+    if isinstance(wanted.max, int) and wanted.max < wanted.min:
+        message = f"max {wanted.max} is below min {wanted.min}."
+        outcome.error("/resources/rollout_gpus/max", "below_min", message)
+    # A group's sandboxes lie on one node, so that they can be forked from one snapshot.
+    room = min(limits.sandboxes * pool.nodes - GRADING_RESERVE, limits.sandboxes)
+    groups = [("/rollout/group_size", spec.rollout.group_size)]
+    if spec.evaluation is not None:
+        groups.append(("/evaluation/rollouts_per_task", spec.evaluation.rollouts_per_task))
+    for pointer, size in groups:
+        if size > room:
+            message = f"A group needs {size} sandboxes; the pool gives {room}."
+            outcome.error(pointer, "never_fits", message)
+
+
+def check_lifetimes(spec: JobSpec, outcome: Outcome) -> None:
+    """Limits of time and of steps fit in one another."""
+    steps = spec.stop.max_steps
+    if spec.optimizer.warmup_steps > steps:
+        message = f"The rate never reaches its full value: the job has {steps} steps."
+        outcome.warn("/optimizer/warmup_steps", "lifetime", message, f"Use at most {steps}.")
+    if outcome.version is None:
+        return
+    limits, chosen = limits_of(outcome.version), spec.environments[0].wall_s
+    wall_s = limits["wall_s"] if chosen is None else chosen
+    if chosen is not None and chosen < limits["reply_s"]:
+        message = (
+            f"One reply of the environment may take {limits['reply_s']:g} s; the rollout's limit of"
+            f" {chosen:g} s cuts it off."
+        )
+        hint = f"Use at least {limits['reply_s']:g}, or lower limits.reply_s of the environment."
+        outcome.warn("/environments/0/wall_s", "lifetime", message, hint)
+    hours = spec.budget.max_wall_hours
+    if hours is not None and hours * HOUR_S < wall_s:
+        message = f"One rollout may take {wall_s:g} s, the whole job only {hours * HOUR_S:g} s."
+        hint = f"Use at least {wall_s / HOUR_S:.3g}, or a lower environments[0].wall_s."
+        outcome.error("/budget/max_wall_hours", "lifetime", message, hint)
+
+
+def check_secrets(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:
+    """Every secret that is named exists."""
+    for variable, name in spec.secrets.items():
+        if name in around.secrets:
+            continue
+        near = near_names(name, sorted(around.secrets))
+        hint = f"The project has {', '.join(sorted(around.secrets))}.{near}"
+        if not around.secrets:
+            hint = (
+                "Secrets cannot be stored in this version; what is not secret goes into"
+                " environments[0].config."
+            )
+        message = f"There is no secret {name!r} in this project."
+        outcome.error(f"/secrets/{escaped(variable)}", "unknown_secret", message, hint)

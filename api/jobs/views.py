@@ -1,0 +1,78 @@
+"""Wire forms of job rows, validations and places in series."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from api.jobs.outcome import Outcome
+from api.problems import Finding as Found
+from venusrl.models.common import Finding
+from venusrl.models.jobs import Failure, Job, Resolved, Validation
+
+
+def job_of(row: Any, findings: Sequence[Found] = ()) -> Job:
+    """Wire form of a job row joined with its attempt's number."""
+    return Job(
+        id=row.id,
+        project_id=row.project_id,
+        name=row.name,
+        state=row.state,
+        desired=row.desired,
+        attempt_id=row.attempt_id,
+        attempt=row.attempt_number,
+        generation=row.generation,
+        observed_generation=row.observed_generation,
+        spec=row.spec,
+        labels=row.labels,
+        queue_reason=row.queue_reason,
+        queue_position=row.queue_position,
+        failure=None if row.failure is None else Failure.model_validate(row.failure),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        findings=findings_of(findings),
+    )
+
+
+def findings_of(found: Sequence[Found]) -> list[Finding]:
+    """Wire form of findings."""
+    return [Finding.model_validate(one.as_json()) for one in found]
+
+
+def validation_of(outcome: Outcome) -> Validation:
+    """Wire form of an outcome."""
+    return Validation(
+        valid=outcome.is_valid,
+        findings=findings_of(outcome.findings),
+        spec=outcome.spec,
+        resolved=[Resolved(pointer=p, value=v, reason=r) for p, v, r in outcome.resolved],
+    )
+
+
+def etag_of(row: Any) -> str:
+    """Changes with everything that PATCH may change, and with the generation."""
+    spec = row.spec
+    held = [row.generation, row.name, row.labels, spec["stop"]["max_steps"]]
+    # Jobs of a former version have neither.
+    held += [spec["resources"].get("priority"), spec.get("budget")]
+    text = json.dumps(held, sort_keys=True)
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:16]}"'
+
+
+def matches(etag: str, wanted: str) -> bool:
+    """Whether an If-Match header names this tag (RFC 9110 section 13.1.1: weak tags never match)."""
+    return any(one.strip() in ("*", etag) for one in wanted.split(","))
+
+
+def cursor_of(row: Any) -> str:
+    """The place of a metric point, for the next page's `after`."""
+    return f"{row.attempt_number}:{row.step}:{row.name}"
+
+
+def place_of(cursor: str | None) -> tuple[int, int, str] | None:
+    """The place that a cursor names."""
+    if cursor is None:
+        return None
+    number, step, name = cursor.split(":", 2)
+    return int(number), int(step), name

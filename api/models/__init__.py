@@ -1,0 +1,1 @@
+"""Models: built in, uploaded, from a checkpoint or a hub revision."""

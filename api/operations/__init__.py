@@ -1,0 +1,1 @@
+"""Operations: asynchronous verbs, waited for."""

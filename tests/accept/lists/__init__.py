@@ -1,0 +1,1 @@
+"""Lists at a million rollouts."""

@@ -1,0 +1,53 @@
+"""Every example of the OpenAPI document is accepted as it stands."""
+
+from typing import Any
+
+import pytest
+
+from api.app import create_app
+from api.examples import EXAMPLES
+from tests.integration.api.world import Tenant, World
+
+BODIES = [
+    (method, path, one["summary"], one["value"])
+    for path, operations in create_app().openapi()["paths"].items()
+    for method, operation in operations.items()
+    for one in operation.get("requestBody", {})
+    .get("content", {})
+    .get("application/json", {})
+    .get("examples", {})
+    .values()
+]
+
+
+def test_the_document_has_them_all() -> None:
+    assert len(BODIES) == sum(len(bodies) for bodies in EXAMPLES.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "summary", "body"), BODIES, ids=[f"{m} {p} {s}" for m, p, s, _ in BODIES]
+)
+def test_an_example_is_accepted(
+    world: World, tenant: Tenant, method: str, path: str, summary: str, body: dict[str, Any]
+) -> None:
+    tenant.environment()
+    with world.http() as admin:
+        asked = {"name": "o", "organization_id": tenant.organization_id, "role": "owner"}
+        organization = admin.post("/v1/api-keys", json=asked).json()
+    keys = {
+        "/v1/organizations": world.admin_key,
+        "/v1/projects": organization["secret"],
+        "/v1/api-keys": organization["secret"],
+        "/v1/api-keys/{key_id}/rotate": world.admin_key,
+    }
+    names = {"key_id": organization["id"], "checkpoint_id": ""}
+    if "{checkpoint_id}" in path:
+        names["checkpoint_id"] = tenant.checkpoint(tenant.ended())
+    if "{job_id}" in path:
+        job = tenant.job()
+        names["job_id"] = job["id"]
+        tenant.checkpoint(job)
+    with world.http(keys.get(path, tenant.key)) as http:
+        params = {"wait": 0} if path.endswith("/generate") else {}
+        answer = http.request(method, path.format(**names), json=body, params=params)
+    assert answer.is_success, f"{summary}: {answer.text}"

@@ -1,0 +1,1 @@
+"""Tests: integration.how_to."""

@@ -1,0 +1,1 @@
+"""The OpenAPI document against a running platform."""

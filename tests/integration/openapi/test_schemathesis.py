@@ -1,0 +1,141 @@
+"""Every operation of the document under generated requests: no crash, nothing that it does not say.
+
+Half of the requests that name an object name one that exists, so that more than 404 is reached.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import CheckFunction
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi import checks as openapi_checks
+
+from api.app import create_app
+from tests.support import requires
+from tests.support.specs import small_job
+from tests.support.stack import Stack, running_stack
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    requires("postgres", "valkey", "bwrap"),
+]
+
+CASES_MIN: Final = 2_000
+"""Over all operations."""
+
+EXAMPLES: Final = 45
+"""Generated for one operation; those without a parameter give fewer."""
+
+ENDED_WITHIN_S: Final = 150.0
+
+WAITING: Final = ("/generate", "/operations/{operation_id}")
+"""Operations that hold their answer; here none is waited for."""
+
+CHECKS: Final[tuple[CheckFunction, ...]] = (
+    schemathesis.checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_schema_conformance,
+)
+
+
+@schemathesis.serializer("application/gzip")
+def as_bytes(context: Any, value: Any) -> bytes:
+    """A generated archive, which is none."""
+    del context
+    data = getattr(value, "data", value)
+    return data if isinstance(data, bytes) else str(data).encode("utf-8", "replace")
+
+
+@dataclass(slots=True)
+class Target:
+    """A platform, a key that may do everything in its project, and objects of it."""
+
+    address: str
+    key: str
+    objects: Mapping[str, str]
+    seen: Counter[str] = field(default_factory=Counter)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A running platform."""
+    with running_stack() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def target(stack: Stack) -> Target:
+    """An ended job with all that belongs to it, and a key beside the one that asks."""
+    job = stack.client.jobs.create(small_job("diary", stop={"max_steps": 1}))
+    stack.client.jobs.wait(job.id, ENDED_WITHIN_S)
+    checkpoint = next(iter(stack.client.checkpoints.list(job.id)))
+    project = next(iter(stack.admin.projects.list(next(iter(stack.admin.organizations.list())).id)))
+    key = stack.admin.keys.create("fuzz", project.id, role="owner")
+    spare = stack.admin.keys.create("spare", project.id)
+    operation = stack.query("select id from operation where state = 'done' limit 1")[0][0]
+    return Target(
+        stack.client.base_url,
+        key.secret,
+        {
+            "job_id": job.id,
+            "checkpoint_id": checkpoint.id,
+            "group_id": next(iter(stack.client.groups.list(job.id))).id,
+            "rollout_id": next(iter(stack.client.rollouts.list(job.id))).id,
+            "key_id": spare.id,
+            "operation_id": str(operation),
+            "name": "diary",
+            "version": "1",
+        },
+    )
+
+
+def operations() -> list[Any]:
+    """All operations of the document that the code renders."""
+    schema = schemathesis.openapi.from_dict(create_app().openapi())
+    return [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+
+@pytest.mark.parametrize("operation", operations(), ids=lambda one: one.label)
+def test_an_operation_keeps_its_word(operation: Any, target: Target) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(), is_known=st.booleans())
+    def ask(case: Any, is_known: bool) -> None:
+        if is_known and case.path_parameters:
+            known = {n: target.objects.get(n, v) for n, v in case.path_parameters.items()}
+            case.path_parameters = known
+        if operation.path.endswith(WAITING):
+            case.query = {"wait": 0}
+        headers = {"Authorization": f"Bearer {target.key}"}
+        case.call_and_validate(
+            base_url=target.address, headers=headers, checks=list(CHECKS), timeout=60
+        )
+        target.seen[operation.label] += 1
+
+    ask()
+
+
+def test_at_least_two_thousand_requests_were_made(target: Target) -> None:
+    assert target.seen.total() >= CASES_MIN, target.seen
+
+
+def test_the_platform_still_serves(target: Target) -> None:
+    headers = {"Authorization": f"Bearer {target.key}"}
+    assert httpx.get(f"{target.address}/healthz").status_code == 200
+    assert httpx.get(f"{target.address}/v1/jobs", headers=headers).status_code == 200

@@ -1,0 +1,1 @@
+"""Tests: integration.venusrl."""

@@ -1,0 +1,1 @@
+"""Chores, without a database."""

@@ -1,0 +1,130 @@
+"""The nouns of the blocking client: each verb by name, its code in the noun's own module."""
+
+from venusrl._checkpoints import AsyncCheckpoints, AsyncOperations
+from venusrl._datasets import AsyncDatasets
+from venusrl._environments import AsyncEnvironments
+from venusrl._jobs import AsyncJobs
+from venusrl._models import AsyncModels
+from venusrl._rollouts import AsyncGroups, AsyncRollouts
+from venusrl._surface import Surface, blocking, each
+from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
+
+
+class Organizations(Surface[AsyncOrganizations]):
+    """`client.organizations`; creating one needs the installation's admin key."""
+
+    create = blocking(AsyncOrganizations.create)
+    list = each(AsyncOrganizations.list)
+
+
+class Projects(Surface[AsyncProjects]):
+    """`client.projects`."""
+
+    create = blocking(AsyncProjects.create)
+    list = each(AsyncProjects.list)
+
+
+class Keys(Surface[AsyncKeys]):
+    """`client.keys`."""
+
+    create = blocking(AsyncKeys.create)
+    rotate = blocking(AsyncKeys.rotate)
+    get = blocking(AsyncKeys.get)
+    list = each(AsyncKeys.list)
+    revoke = blocking(AsyncKeys.revoke)
+
+
+class Environments(Surface[AsyncEnvironments]):
+    """`client.environments`."""
+
+    push = blocking(AsyncEnvironments.push)
+    upload = blocking(AsyncEnvironments.upload)
+    create = blocking(AsyncEnvironments.create)
+    wait = blocking(AsyncEnvironments.wait)
+    list = each(AsyncEnvironments.list)
+    get = blocking(AsyncEnvironments.get)
+    versions = each(AsyncEnvironments.versions)
+    version = blocking(AsyncEnvironments.version)
+
+
+class Models(Surface[AsyncModels]):
+    """`client.models`: what a job can start from."""
+
+    list = each(AsyncModels.list)
+    get = blocking(AsyncModels.get)
+    upload = blocking(AsyncModels.upload)
+    from_checkpoint = blocking(AsyncModels.from_checkpoint)
+    from_hub = blocking(AsyncModels.from_hub)
+    wait = blocking(AsyncModels.wait)
+    delete = blocking(AsyncModels.delete)
+
+
+class Datasets(Surface[AsyncDatasets]):
+    """`client.datasets`."""
+
+    create = blocking(AsyncDatasets.create)
+    push = blocking(AsyncDatasets.push)
+    wait = blocking(AsyncDatasets.wait)
+    list = each(AsyncDatasets.list)
+    get = blocking(AsyncDatasets.get)
+    versions = each(AsyncDatasets.versions)
+    version = blocking(AsyncDatasets.version)
+    preview = blocking(AsyncDatasets.preview)
+    delete = blocking(AsyncDatasets.delete)
+
+
+class Jobs(Surface[AsyncJobs]):
+    """`client.jobs`."""
+
+    validate = blocking(AsyncJobs.validate)
+    create = blocking(AsyncJobs.create)
+    list = each(AsyncJobs.list)
+    get = blocking(AsyncJobs.get)
+    update = blocking(AsyncJobs.update)
+    etag = blocking(AsyncJobs.etag)
+    pause = blocking(AsyncJobs.pause)
+    resume = blocking(AsyncJobs.resume)
+    cancel = blocking(AsyncJobs.cancel)
+    restart = blocking(AsyncJobs.restart)
+    branch = blocking(AsyncJobs.branch)
+    events = each(AsyncJobs.events)
+    follow = each(AsyncJobs.follow)
+    wait = blocking(AsyncJobs.wait)
+    wait_for = blocking(AsyncJobs.wait_for)
+    metrics = blocking(AsyncJobs.metrics)
+    evaluations = blocking(AsyncJobs.evaluations)
+    progress = blocking(AsyncJobs.progress)
+    bill = blocking(AsyncJobs.bill)
+    ledger = blocking(AsyncJobs.ledger)
+
+
+class Groups(Surface[AsyncGroups]):
+    """`client.groups`."""
+
+    list = each(AsyncGroups.list)
+    get = blocking(AsyncGroups.get)
+
+
+class Rollouts(Surface[AsyncRollouts]):
+    """`client.rollouts`."""
+
+    list = each(AsyncRollouts.list)
+    get = blocking(AsyncRollouts.get)
+    trajectory = blocking(AsyncRollouts.trajectory)
+    export = blocking(AsyncRollouts.export)
+
+
+class Operations(Surface[AsyncOperations]):
+    """`client.operations`: asynchronous verbs."""
+
+    get = blocking(AsyncOperations.get)
+    wait = blocking(AsyncOperations.wait)
+
+
+class Checkpoints(Surface[AsyncCheckpoints]):
+    """`client.checkpoints`."""
+
+    list = each(AsyncCheckpoints.list)
+    get = blocking(AsyncCheckpoints.get)
+    generate = blocking(AsyncCheckpoints.generate)
+    download = blocking(AsyncCheckpoints.download)

@@ -1,0 +1,30 @@
+"""Bills: where the seconds of a job went."""
+
+from pydantic import Field
+
+from venusrl.models._base import Answer
+
+
+class BillLine(Answer):
+    """Seconds of one resource in one bucket.
+
+    `rollouts` is how many have this bucket as their own; `rollouts_url` lists them. The seconds of a
+    failed try are `infrastructure` also where its rollout went on and was trained.
+    """
+
+    resource: str
+    bucket: str
+    seconds: float
+    rollouts: int
+    rollouts_url: str
+
+
+class Bill(Answer):
+    """Each resource with every bucket of the closed list; what is not measured stays at 0."""
+
+    job_id: str
+    is_final: bool
+    """All attempts have ended and stand in the ledger; nothing changes any more."""
+    wall_s: dict[str, float] = Field(default_factory=dict)
+    """Seconds for which each resource was held; its lines sum to it."""
+    lines: list[BillLine]
