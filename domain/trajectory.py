@@ -38,7 +38,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TurnSpan:
-    """Where one turn lies: token offsets into the segment, its tool calls and its cost in seconds."""
+    """Where one turn lies: token offsets into its segment, its tool calls and its cost in seconds."""
 
     turn: int
     start: int
@@ -48,6 +48,7 @@ class TurnSpan:
     finish: str
     generate_s: float
     tool_s: float
+    segment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Trajectory:
     """Small text files of the agent's sandbox, by name, taken when the journal was sealed."""
     cause: str | None = None
     """What a person can act on, for instance the message that overflowed the context."""
+    rewrites: tuple[int, ...] = ()
+    """Places in `messages` where the environment began the conversation anew."""
 
 
 @dataclass(frozen=True, slots=True)

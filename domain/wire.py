@@ -214,7 +214,8 @@ class AgentHello:
 class JournalTurn:
     """One journalled turn. `messages` is None while its reply has not been recorded.
 
-    `messages` are the environment's reply as JSON objects; `done` says that the episode ended.
+    `messages` are the environment's reply as JSON objects; `done` says that the episode ended;
+    `is_rewrite` that they are the whole conversation from here on.
     """
 
     turn: int
@@ -226,6 +227,7 @@ class JournalTurn:
     messages: tuple[dict[str, object], ...]
     done: bool
     tool_s: float
+    is_rewrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,6 @@ RULES: Final = (
         "Use {type: full}; all weights are trained.",
     ),
     Rule(
-        "/model/on_history_rewrite",
-        lambda spec: spec.model.on_history_rewrite == "keep",
-        "Harnesses that rewrite their history are not available yet.",
-        "Use segment: the platform's turn loop only appends, so a rollout has one segment.",
-    ),
-    Rule(
         "/environments/1",
         lambda spec: len(spec.environments) > 1,
         "A job on several environments is not available yet.",

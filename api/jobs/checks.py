@@ -15,7 +15,8 @@ GRADING_RESERVE: Final = 1
 
 APPENDING_RENDERERS: Final = frozenset({"char", "chatml"})
 """Renderers of the platform. Each turn's prompt has the one before as its exact prefix: they render
-only what comes next, never again what was sampled. A test plays conversations through them."""
+only what comes next, never again what was sampled; where a template leaves earlier reasoning out,
+it is cut out of the sampled tokens and a new segment begins. A test plays conversations through them."""
 
 SOURCES: Final = {
     "hf:": "POST /v1/models imports a revision of the hub.",
@@ -47,7 +48,29 @@ def check_model(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:
         known = ", ".join(sorted(APPENDING_RENDERERS))
         hint = f"Use a model with one of the renderers {known}."
         outcome.error("/model/base", "template_unstable", message, hint)
+    elif model.drops_reasoning:
+        _say_rewrites(spec, outcome)
     _check_training(spec, outcome)
+
+
+def _say_rewrites(spec: JobSpec, outcome: Outcome) -> None:
+    """The template rewrites history: nothing fails for that, and its user has the choice."""
+    base = spec.model.base
+    if spec.model.on_history_rewrite == "keep":
+        message = (
+            f"The chat template of {base} leaves the reasoning of earlier turns out; this job keeps it"
+            " in the prompts, so the policy trains on prompts that the template would not write."
+        )
+        hint = "Use segment to train on what the template shows."
+    else:
+        message = (
+            f"The chat template of {base} leaves the reasoning of earlier turns out, so a turn's prompt"
+            " may not begin with the tokens sampled before: a new segment begins there."
+        )
+        hint = (
+            "Use keep for one sequence a rollout, with the reasoning of all turns in the context."
+        )
+    outcome.warn("/model/on_history_rewrite", "template_rewrites_history", message, hint)
 
 
 def _unknown_model(base: str, around: Surroundings, outcome: Outcome) -> None:
@@ -100,11 +123,21 @@ def check_environment(
         return
     version = outcome.version = found[-1]
     normal["environments"][0]["ref"] = f"{name}@{version.version}"
+    _check_rewrites(spec, version, outcome)
     if not number:
         outcome.resolved.append((REF, f"{name}@{version.version}", "the newest ready version"))
     provided = check_datasets(spec, normal, around.datasets, outcome)
     outcome.splits = {**version.splits, **provided}
     _check_splits(spec, outcome.splits, outcome)
+
+
+def _check_rewrites(spec: JobSpec, version: Any, outcome: Outcome) -> None:
+    if spec.model.on_history_rewrite == "keep" and (version.manifest or {}).get("rewrites_history"):
+        message = (
+            f"The environment {spec.environments[0].ref} rewrites its history; it cannot be kept."
+        )
+        hint = "Use segment: each rewritten history is a token sequence of its own."
+        outcome.error("/model/on_history_rewrite", "history_rewritten", message, hint)
 
 
 def _check_splits(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:

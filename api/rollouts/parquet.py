@@ -80,7 +80,7 @@ def _schema(pa: Any) -> Any:
         [
             *(("turn", integer), ("start", integer), ("sampled_end", integer), ("end", integer)),
             *(("tool_calls", integer), ("finish", text), ("generate_s", number)),
-            ("tool_s", number),
+            *(("tool_s", number), ("segment", integer)),
         ]
     )
     return pa.schema(
@@ -93,5 +93,6 @@ def _schema(pa: Any) -> Any:
             *(("oldest_version", integer), ("newest_version", integer)),
             *(("components", text), ("messages", text), ("metrics", text)),
             *(("nodes", pa.list_(node)), ("turns", pa.list_(turn)), ("error", text)),
+            ("rewrites", pa.list_(integer)),
         ]
     )

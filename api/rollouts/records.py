@@ -1,7 +1,8 @@
 """One rollout as a record of the open export schema: its row, and its tokens as a chain of nodes.
 
 A node is a run of tokens of one kind: `context` was read by the model, `sampled` was written by it.
-A segment is a chain; a node names its parent, so that shared prefixes of later segments fit in.
+A segment is a chain of its own; a node names its parent. A rewritten history begins another segment,
+in which tokens of earlier turns are context.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,11 +34,13 @@ def record_of(
     """The whole record; without tokens it says why under `error`."""
     record: dict[str, Any] = {"schema": SCHEMA, **{name: row[name] for name in ROW_FIELDS}}
     record |= {"try": row["try"], "nodes": [], "turns": [], "messages": [], "metrics": {}}
+    record |= {"rewrites": []}
     if stored is not None:
         record |= {
             "nodes": list(nodes_of(row["id"], stored)),
             "turns": [_turn_of(span) for span in stored.turns],
             "messages": list(stored.messages),
+            "rewrites": list(stored.rewrites),
             "metrics": dict(stored.metrics),
         }
     return record | {"error": error}
@@ -81,4 +84,5 @@ def _turn_of(span: TurnSpan) -> dict[str, Any]:
         "finish": span.finish,
         "generate_s": span.generate_s,
         "tool_s": span.tool_s,
+        "segment": span.segment,
     }

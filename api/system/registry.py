@@ -30,7 +30,13 @@ def info_of(name: str, config: Mapping[str, int], chat: Mapping[str, Any]) -> Ba
         context_tokens=int(config["max_position_embeddings"]),
         parameters=_size(config),
         renderer=str(chat["format"]),
+        drops_reasoning=_drops_reasoning(chat.get("reasoning")),
     )
+
+
+def _drops_reasoning(reasoning: object) -> bool:
+    """As `workers/models/reasoning.py` reads it; leaving out is what published templates do."""
+    return isinstance(reasoning, Mapping) and reasoning.get("history", "drop") == "drop"
 
 
 def _size(config: Mapping[str, int]) -> int:

@@ -40,6 +40,8 @@ class Reply:
     done: bool
     tool_s: float
     state: Json
+    is_rewrite: bool = False
+    """The messages replace the conversation."""
 
 
 class Journal:
@@ -97,7 +99,10 @@ class Journal:
         return True
 
     def record(self, reply: Reply, spoken: tuple[Message, ...]) -> None:
-        """Record the reply to the open intent; `spoken` is what it adds to the conversation."""
+        """Record the reply to the open intent; `spoken` is what it adds to the conversation.
+
+        After a rewrite the conversation is the reply's messages alone: `spoken` is all of it.
+        """
         assert self.is_waiting, "a reply to no open turn"
         self._turns[-1] = replace(
             self._turns[-1],
@@ -105,6 +110,7 @@ class Journal:
             messages=reply.messages,
             done=reply.done,
             tool_s=reply.tool_s,
+            is_rewrite=reply.is_rewrite,
         )
         self.state = reply.state
-        self.history.extend(spoken)
+        self.history = [*(() if reply.is_rewrite else self.history), *spoken]

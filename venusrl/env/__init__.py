@@ -5,7 +5,17 @@ Everything an author needs is exported here. The modules below it are the platfo
 
 from venusrl.env.environment import Environment, read_tasks
 from venusrl.env.judge import JudgeClient, JudgeUnavailable
-from venusrl.env.messages import Finish, Json, Message, Role, Rollout, Task, ToolCall, Turn
+from venusrl.env.messages import (
+    Finish,
+    Json,
+    Message,
+    NewHistory,
+    Role,
+    Rollout,
+    Task,
+    ToolCall,
+    Turn,
+)
 from venusrl.env.rewards import group_reward, metric, reward
 from venusrl.env.sandbox import ExecResult, Sandbox, SandboxError
 from venusrl.env.tools import ToolError, tool
@@ -19,6 +29,7 @@ __all__ = [
     "JudgeClient",
     "JudgeUnavailable",
     "Message",
+    "NewHistory",
     "Role",
     "Rollout",
     "Sandbox",

@@ -87,6 +87,8 @@ class Environment:
     async def reply(self, turn: Turn) -> Sequence[Message] | None:
         """Answer an assistant message. By default its tool calls are run; None: the episode ends.
 
+        `NewHistory` replaces the conversation instead of going on with it.
+
         Each call gets exactly one reply under its id, in order; cut calls, bad arguments, unknown
         tools and exceptions of a tool are answered with an error. Only a lost sandbox and a judge
         that gives no answer end the try.

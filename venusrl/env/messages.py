@@ -46,6 +46,20 @@ class Message:
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    reasoning: str = ""
+    """What a reasoning model wrote before its answer; never part of `content`."""
+
+
+class NewHistory(tuple[Message, ...]):
+    """`Environment.reply` may give this: from here on the model reads only these messages.
+
+    For compaction and the like: `NewHistory([Message("user", summary)])`. The last message is not
+    the assistant's, and a call among the messages is followed by its replies. Needs
+    `rewrites_history = true` in `venus.toml`; training then sees one token sequence before the
+    rewrite and another one after it.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 REWARD_MARK: Final = "_venus_reward"
 """Attribute that holds a component's declaration; underscored so that it meets no author's name."""
@@ -35,19 +35,41 @@ class ComponentSpec:
     timeout_s: float
 
 
-def reward(*, weight: float = 1.0, timeout_s: float = REWARD_TIMEOUT_S) -> Callable[[F], F]:
-    """Declare a component of each rollout's reward; the total is the weighted sum."""
-    return _mark("reward", weight, timeout_s)
+@overload
+def reward(function: F, /) -> F: ...
+@overload
+def reward(*, weight: float = ..., timeout_s: float = ...) -> Callable[[F], F]: ...
+def reward(
+    function: F | None = None, /, *, weight: float = 1.0, timeout_s: float = REWARD_TIMEOUT_S
+) -> F | Callable[[F], F]:
+    """Declare a component of each rollout's reward; the total is the weighted sum.
+
+    `@reward` alone has the defaults.
+    """
+    mark = _mark("reward", weight, timeout_s)
+    return mark if function is None else mark(function)
 
 
-def group_reward(*, weight: float = 1.0, timeout_s: float = REWARD_TIMEOUT_S) -> Callable[[F], F]:
+@overload
+def group_reward(function: F, /) -> F: ...
+@overload
+def group_reward(*, weight: float = ..., timeout_s: float = ...) -> Callable[[F], F]: ...
+def group_reward(
+    function: F | None = None, /, *, weight: float = 1.0, timeout_s: float = REWARD_TIMEOUT_S
+) -> F | Callable[[F], F]:
     """Declare a component that sees the whole group and returns one value for each rollout."""
-    return _mark("group_reward", weight, timeout_s)
+    mark = _mark("group_reward", weight, timeout_s)
+    return mark if function is None else mark(function)
 
 
-def metric(function: F) -> F:
+@overload
+def metric(function: F, /) -> F: ...
+@overload
+def metric() -> Callable[[F], F]: ...
+def metric(function: F | None = None, /) -> F | Callable[[F], F]:
     """Declare a number that is shown and never trained on."""
-    return _mark("metric", 0.0, METRIC_TIMEOUT_S)(function)
+    mark = _mark("metric", 0.0, METRIC_TIMEOUT_S)
+    return mark if function is None else mark(function)
 
 
 def component_spec(function: object) -> ComponentSpec | None:

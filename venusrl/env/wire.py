@@ -168,6 +168,8 @@ def message_to_json(message: Message) -> dict[str, Json]:
         record["tool_calls"] = [_call_to_json(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         record["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        record["reasoning"] = message.reasoning
     return record
 
 
@@ -181,7 +183,9 @@ def message_from_json(value: Json) -> Message:
     call_id = record.get("tool_call_id")
     if call_id is not None and not isinstance(call_id, str):
         raise BadRecord("tool_call_id must be text")
-    return Message(cast("Role", role), clean_text(text_field(record, "content")), calls, call_id)
+    content = clean_text(text_field(record, "content"))
+    reasoning = clean_text(text_field(record, "reasoning")) if "reasoning" in record else ""
+    return Message(cast("Role", role), content, calls, call_id, reasoning)
 
 
 def _call_to_json(call: ToolCall) -> dict[str, Json]:

@@ -114,3 +114,5 @@ class BaseModelInfo(Answer):
     parameters: int | None = None
     renderer: str | None = None
     """What turns messages into tokens; the platform's own renderers only ever append."""
+    drops_reasoning: bool = False
+    """Whether the chat template leaves the reasoning of earlier turns out of later prompts."""

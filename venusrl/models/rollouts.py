@@ -151,5 +151,7 @@ class Trajectory(Answer):
     segments: list[Segment]
     turns: list[dict[str, Any]]
     messages: list[dict[str, Any]]
+    rewrites: list[int] = Field(default_factory=list)
+    """Places in `messages` where the environment began the conversation anew."""
     artefacts: dict[str, str] = Field(default_factory=dict)
     metrics: dict[str, float] = Field(default_factory=dict)

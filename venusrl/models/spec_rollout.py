@@ -39,7 +39,8 @@ class Model(SpecPart):
     context_tokens: Annotated[int, Field(ge=16, le=1_000_000)] | None = None
     """Tokens of prompt and answers together; null: as many as the model and its engine hold."""
     on_history_rewrite: Literal["segment", "keep"] = "segment"
-    """What a rollout becomes whose harness rewrites its history; the platform's loop never does."""
+    """What a rewritten history becomes: another segment, or `keep`: the template's omission of earlier
+    reasoning is not followed, and environments that rewrite are refused."""
 
 
 class CommandHarness(SpecPart):

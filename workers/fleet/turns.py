@@ -142,8 +142,9 @@ class TurnServer:
                 done=seen.messages is None,
                 tool_s=self.clock.monotonic() - started,
                 state=seen.state,
+                is_rewrite=seen.is_rewrite,
             ),
-            (message, *spoken),
+            spoken if seen.is_rewrite else (message, *spoken),
         )
 
     async def _process(self, held: FleetTry) -> EnvironmentProcess:

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venusrl.env.messages import Json, Message, ToolCall
 from workers.models.chat_types import ParsedAnswer, ParseError, ParseReason, call_id
+from workers.models.reasoning import Reasoning
 from workers.models.vocab import Vocabulary
 
 
@@ -35,6 +36,7 @@ class CharFormat:
     call: Wrapping | None
     call_name: str
     call_argument: str
+    reasoning: Reasoning | None = None
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -59,6 +61,11 @@ class CharFormat:
     def parse(self, sampled: Sequence[int], turn: int) -> ParsedAnswer:
         """Call, answer, or neither, by prefix."""
         text = self.vocabulary.decode(sampled)
+        thought, text = self.reasoning.split(text) if self.reasoning else ("", text)
+        parsed = self._parse_text(text, turn)
+        return replace(parsed, message=replace(parsed.message, reasoning=thought))
+
+    def _parse_text(self, text: str, turn: int) -> ParsedAnswer:
         if self.call is not None and text.startswith(self.call.prefix):
             return self._parse_call(text, self.call, turn)
         ended = text.endswith(self.answer.suffix)
@@ -66,6 +73,17 @@ class CharFormat:
             content = text.removeprefix(self.answer.prefix).removesuffix(self.answer.suffix)
             return ParsedAnswer(Message("assistant", content))
         return ParsedAnswer(Message("assistant", text))
+
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether earlier reasoning is left out of later prompts."""
+        return self.reasoning is not None and self.reasoning.is_dropped
+
+    def without_reasoning(self, sampled: Sequence[int]) -> tuple[int, ...]:
+        """Sampled ids of an answer without its reasoning."""
+        if self.reasoning is None:
+            return tuple(sampled)
+        return self.reasoning.without(sampled, self.vocabulary, self.stop_token_ids)
 
     def _parse_call(self, text: str, form: Wrapping, turn: int) -> ParsedAnswer:
         body = text.removeprefix(form.prefix).removesuffix(form.suffix)

@@ -18,6 +18,7 @@ from workers.models.chat_types import (
     call_id,
 )
 from workers.models.chatml import ChatMlFormat
+from workers.models.reasoning import read_reasoning
 from workers.models.vocab import VocabKind, Vocabulary
 
 __all__ = [
@@ -37,9 +38,10 @@ __all__ = [
 def read_chat(path: Path, vocabulary: Vocabulary) -> ChatFormat:
     """Read `chat.json` of a model folder."""
     record = json.loads(path.read_text(encoding="utf-8"))
+    reasoning = read_reasoning(record.get("reasoning"))
     if record["format"] == "chatml":
         assert vocabulary.kind is VocabKind.BYTE
-        return ChatMlFormat(vocabulary)
+        return ChatMlFormat(vocabulary, reasoning)
     assert record["format"] == "char", f"unknown chat format {record['format']!r}"
     call = record.get("call")
     roles: tuple[Role, ...] = ("system", "user", "tool")
@@ -50,6 +52,7 @@ def read_chat(path: Path, vocabulary: Vocabulary) -> ChatFormat:
         call=None if call is None else _wrapping(call),
         call_name="" if call is None else str(call["name"]),
         call_argument="" if call is None else str(call["argument"]),
+        reasoning=reasoning,
     )
 
 

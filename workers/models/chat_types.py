@@ -1,7 +1,8 @@
 """What every chat format offers: messages become ids to append, sampled ids become a message.
 
-A format never sees ids that were sampled or rendered before, except to close an answer: it only
-says what comes next, so the prompt of every turn has the previous turn's ids as an exact prefix.
+A format never renders anew what was sampled: it says what comes next, so the prompt of every turn
+has the previous turn's ids as an exact prefix. Where the family's template leaves earlier reasoning
+out (`drops_reasoning`), `without_reasoning` cuts it out of the sampled ids themselves.
 Text made here is for parsing and for people.
 """
 
@@ -72,6 +73,15 @@ class ChatFormat(Protocol):
 
     def parse(self, sampled: Sequence[int], turn: int) -> ParsedAnswer:
         """Read the sampled ids of turn `turn`; call ids derive from it."""
+        ...
+
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether the template leaves reasoning out once a later message of the user came."""
+        ...
+
+    def without_reasoning(self, sampled: Sequence[int]) -> tuple[int, ...]:
+        """Sampled ids of an answer as the template shows them later."""
         ...
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from venusrl.env.messages import Json, Message, ToolCall
 from workers.models.chat_types import CALLS_MAX, ParsedAnswer, ParseError, ParseReason, call_id
+from workers.models.reasoning import Reasoning
 from workers.models.vocab import VocabKind, Vocabulary
 
 IM_START: Final = "<|im_start|>"
@@ -39,6 +40,7 @@ class ChatMlFormat:
     """ChatML rendering and Hermes parsing."""
 
     vocabulary: Vocabulary
+    reasoning: Reasoning | None = None
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -69,9 +71,10 @@ class ChatMlFormat:
         """Split an answer into content and calls; a bad call keeps its place and its raw text."""
         ended = bool(sampled) and sampled[-1] in self.stop_token_ids
         text = self.vocabulary.decode(sampled[:-1] if ended else sampled)
+        thought, text = self.reasoning.split(text) if self.reasoning else ("", text)
         content, _, rest = text.partition(CALL_OPEN)
         if not rest and CALL_OPEN not in text:
-            return ParsedAnswer(Message("assistant", text))
+            return ParsedAnswer(Message("assistant", text, reasoning=thought))
         calls: list[ToolCall] = []
         errors: list[ParseError] = []
         for ordinal, (body, is_closed) in enumerate(_bodies(rest)):
@@ -79,7 +82,19 @@ class ChatMlFormat:
             call, error = _read_call(name, body, is_closed, ordinal)
             calls.append(call)
             errors += [error] if error is not None else []
-        return ParsedAnswer(Message("assistant", content.strip(), tuple(calls)), tuple(errors))
+        message = Message("assistant", content.strip(), tuple(calls), reasoning=thought)
+        return ParsedAnswer(message, tuple(errors))
+
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether earlier reasoning is left out of later prompts."""
+        return self.reasoning is not None and self.reasoning.is_dropped
+
+    def without_reasoning(self, sampled: Sequence[int]) -> tuple[int, ...]:
+        """Sampled ids of an answer without its reasoning."""
+        if self.reasoning is None:
+            return tuple(sampled)
+        return self.reasoning.without(sampled, self.vocabulary, self.stop_token_ids)
 
     def _opening(self) -> tuple[int, ...]:
         return (self.vocabulary.special(IM_START), *self.vocabulary.encode("assistant\n"))

@@ -125,12 +125,13 @@ def trajectory_of(place: Place, episode: Episode, ending: Ending, sealed: Sealed
         try_=place.try_,
         hop=place.hop,
         end=ending.end.value,
-        segments=(episode.segment(),),
+        segments=episode.segments(),
         turns=spans,
         messages=episode.messages,
         metrics=sealed.metrics | own,
         artefacts=sealed.artefacts,
         cause=ending.cause,
+        rewrites=episode.rewrites,
     )
 
 

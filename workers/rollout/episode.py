@@ -4,9 +4,11 @@
     mask 0  | mask 1    | mask 0        | mask 1    | ...
 
 Ids are written only by append: sampled ones verbatim, rendered ones once. Nothing is tokenised
-again, so the ids of every turn are an exact prefix of the next prompt; `drift` counts breaches, and
-a rollout with one has no loss at all. Context limits are decided here, before the engine is asked,
-and never after a final answer.
+again, so within a segment the ids of every turn are an exact prefix of the next prompt; `drift`
+counts breaches, and a rollout with one has no loss at all. Another segment begins where the history
+is written anew: by the environment, or by a template that leaves earlier reasoning out, unless the
+job keeps it. Context limits are decided here, before the engine is asked, and never after a final
+answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +22,11 @@ from venusrl.env.messages import Json, Message
 from venusrl.env.wire import BadRecord, message_to_json, messages_from_json
 from workers.models.chat import ChatFormat, ParsedAnswer
 from workers.rollout.job_spec import RolloutLimits
+from workers.rollout.token_record import Sampled, TokenRecord
 
 CHARS_PER_TOKEN_MAX: Final = 128
 """No vocabulary has longer tokens. A message of more characters than the context can hold even so is
 too long without being tokenised: a megabyte of tool output must not stall the other rollouts."""
-
-NO_VERSION: Final = -1
-"""Version of a token that no policy sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,6 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """One sampled turn as the engine, or the journal, gave it."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    finish: str
-    generate_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Intent:
     """A sampled turn that the environment has not answered yet."""
 
@@ -65,60 +54,22 @@ class Intent:
     parsed: ParsedAnswer
 
 
-class TokenBuffer:
-    """Four vectors of one length that only grow."""
-
-    def __init__(self) -> None:
-        self._token_ids: list[int] = []
-        self._mask: list[int] = []
-        self._logprobs: list[float] = []
-        self._versions: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._token_ids)
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """All ids so far."""
-        return tuple(self._token_ids)
-
-    def append_context(self, token_ids: Sequence[int]) -> None:
-        """Add ids that the model reads: no loss."""
-        n = len(token_ids)
-        self._token_ids += token_ids
-        self._mask += [0] * n
-        self._logprobs += [0.0] * n
-        self._versions += [NO_VERSION] * n
-
-    def append_sampled(self, sampled: Sampled) -> None:
-        """Add ids that the policy sampled, its end token included: loss on each."""
-        n = len(sampled.token_ids)
-        assert n == len(sampled.logprobs) == len(sampled.versions)
-        assert all(version >= 0 for version in sampled.versions), "a sampled token has a version"
-        self._token_ids += sampled.token_ids
-        self._mask += [1] * n
-        self._logprobs += sampled.logprobs
-        self._versions += sampled.versions
-
-    def segment(self, is_masked: bool = False) -> Segment:
-        """The record so far; masked: its ids stay, but nothing of it is trained."""
-        n = len(self)
-        return Segment(
-            token_ids=self.token_ids,
-            mask=(0,) * n if is_masked else tuple(self._mask),
-            logprobs=(0.0,) * n if is_masked else tuple(self._logprobs),
-            versions=(NO_VERSION,) * n if is_masked else tuple(self._versions),
-        )
-
-
 class Episode:
     """One try. `begin`, then for each turn `answer` and `observe`; each may return the ending."""
 
-    def __init__(self, chat: ChatFormat, limits: RolloutLimits) -> None:
+    def __init__(
+        self, chat: ChatFormat, limits: RolloutLimits, keeps_history: bool = False
+    ) -> None:
+        """`keeps_history`: earlier reasoning stays in the prompt, whatever the template does."""
         self._chat = chat
         self._limits = limits
-        self._buffer = TokenBuffer()
+        self._keeps_history = keeps_history
+        self._record = TokenRecord()
+        self._tools: tuple[Mapping[str, Json], ...] = ()
         self._messages: list[Message] = []
+        self._unanswered: tuple[Message, ...] = ()
+        """A new history that the model has not answered yet."""
+        self._rewrites: list[int] = []
         self._spans: list[TurnSpan] = []
         self._expected: tuple[int, ...] = ()
         self._oldest_version: int | None = None
@@ -134,13 +85,18 @@ class Episode:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole rollout so far."""
-        return len(self._buffer)
+        """Tokens of the current segment: what an engine holds for this rollout."""
+        return self._record.tokens
+
+    @property
+    def segment(self) -> int:
+        """Number of the current segment."""
+        return self._record.number
 
     @property
     def is_empty(self) -> bool:
         """The opening rendered to nothing, which no engine can continue."""
-        return not len(self._buffer)
+        return not self._record.tokens
 
     @property
     def messages(self) -> tuple[dict[str, object], ...]:
@@ -153,13 +109,18 @@ class Episode:
         return tuple(self._spans)
 
     @property
+    def rewrites(self) -> tuple[int, ...]:
+        """Places in `messages` where the environment began the conversation anew."""
+        return tuple(self._rewrites)
+
+    @property
     def oldest_version(self) -> int | None:
         """Version of the oldest sampled token, None before there is one."""
         return self._oldest_version
 
-    def segment(self) -> Segment:
+    def segments(self) -> tuple[Segment, ...]:
         """The token record; without loss when a prompt did not continue the ids before it."""
-        return self._buffer.segment(is_masked=self.drift > 0)
+        return self._record.segments(is_masked=self.drift > 0)
 
     def begin(
         self, opening: Sequence[dict[str, object]], tools: Sequence[dict[str, object]] = ()
@@ -167,17 +128,18 @@ class Episode:
         """Render the task's opening messages; `tools` are schemas for the chat format."""
         messages = _messages(opening)
         self._messages += messages
+        self._tools = tuple(cast("Sequence[Mapping[str, Json]]", tools))
         if (ending := self._too_long(messages, "the opening")) is not None:
             return ending
-        token_ids = self._chat.prompt(messages, cast("Sequence[Mapping[str, Json]]", tools))
-        if not self._fits(token_ids):
+        token_ids = self._chat.prompt(messages, self._tools)
+        if not self._fits(len(token_ids)):
             return self._overflow(messages, "the opening", len(token_ids))
-        self._buffer.append_context(token_ids)
+        self._record.append_context(token_ids)
         return None
 
     def prompt(self) -> tuple[int, ...]:
         """Ids for the engine; checks that they continue what the last turn was made of."""
-        token_ids = self._buffer.token_ids
+        token_ids = self._record.token_ids
         if token_ids[: len(self._expected)] != self._expected:
             self.drift += 1
         return token_ids
@@ -197,8 +159,12 @@ class Episode:
         """Take a sampled turn. A turn that its token limit cut ends the rollout."""
         turn, start = self.turns, self.tokens
         limit = self.budget().limit
-        self._buffer.append_sampled(sampled)
-        self._expected = self._buffer.token_ids
+        self._record.append_sampled(sampled, self._chat.without_reasoning(sampled.token_ids))
+        self._expected = self._record.token_ids
+        if self._unanswered:
+            self._rewrites.append(len(self._messages))
+            self._messages += self._unanswered
+            self._unanswered = ()
         self.sampled_tokens += len(sampled.token_ids)
         known = () if self._oldest_version is None else (self._oldest_version,)
         self._oldest_version = min((*known, *sampled.versions), default=None)
@@ -215,6 +181,7 @@ class Episode:
                 finish=finish,
                 generate_s=sampled.generate_s,
                 tool_s=0.0,
+                segment=self._record.number,
             )
         )
         if finish == "abort":
@@ -232,32 +199,64 @@ class Episode:
             raise BadRecord(f"a reply to turn {reply.turn}, not to turn {intent.turn}")
         self.intent = None
         messages = _messages(reply.messages)
-        self._messages += messages
+        if reply.is_rewrite and self._keeps_history:
+            raise BadRecord("the environment rewrites its history, which this job keeps")
+        self._messages += () if reply.is_rewrite else messages
+        self._spans[-1] = replace(self._spans[-1], tool_s=reply.tool_s)
         if reply.done:
-            self._close_span(reply)
             return Ending(End.DONE)
-        ending = self._continue(intent, messages)
-        self._close_span(reply)
-        return ending
+        if (ending := self._limit_after(intent)) is not None:
+            return ending
+        where = f"the reply of turn {intent.turn}"
+        if (ending := self._too_long(messages, where)) is not None:
+            return ending
+        if reply.is_rewrite:
+            return self._begin_anew(messages, where)
+        return self._continue(intent, messages, where)
 
-    def _continue(self, intent: Intent, messages: tuple[Message, ...]) -> Ending | None:
-        limits, turn = self._limits, intent.turn
-        if turn + 1 >= limits.max_turns:
+    def _limit_after(self, intent: Intent) -> Ending | None:
+        limits = self._limits
+        if intent.turn + 1 >= limits.max_turns:
             return Ending(End.TURN_LIMIT, f"{limits.max_turns} turns")
         if limits.max_tokens is not None and self.sampled_tokens >= limits.max_tokens:
             return Ending(End.TRUNCATED, "max_tokens")
-        where = f"the reply of turn {turn}"
-        if (ending := self._too_long(messages, where)) is not None:
-            return ending
-        token_ids = self._chat.follow_up(intent.sampled.token_ids, messages)
-        if not self._fits(token_ids):
-            return self._overflow(messages, where, len(token_ids))
-        self._buffer.append_context(token_ids)
         return None
 
-    def _fits(self, token_ids: Sequence[int]) -> bool:
-        """Whether at least one token can be sampled after these."""
-        return self.tokens + len(token_ids) + 1 <= self._limits.context_tokens
+    def _continue(self, intent: Intent, messages: tuple[Message, ...], where: str) -> Ending | None:
+        record = self._record
+        token_ids = self._chat.follow_up(intent.sampled.token_ids, messages)
+        is_rewritten = self._drops_reasoning(messages) and record.later != record.token_ids
+        used = len(record.later) if is_rewritten else record.tokens
+        if not self._fits(len(token_ids), used):
+            return self._overflow(messages, where, len(token_ids), used)
+        if is_rewritten:
+            record.begin_anew((*record.later, *token_ids))
+            self._expected = record.token_ids
+        else:
+            record.append_context(token_ids)
+            self._spans[-1] = replace(self._spans[-1], end=self.tokens)
+        return None
+
+    def _drops_reasoning(self, messages: Sequence[Message]) -> bool:
+        """Templates leave reasoning out from the user's next message on, not within tool calls."""
+        if self._keeps_history or not self._chat.drops_reasoning:
+            return False
+        return any(message.role == "user" for message in messages)
+
+    def _begin_anew(self, messages: tuple[Message, ...], where: str) -> Ending | None:
+        token_ids = self._chat.prompt(messages, self._tools)
+        if not token_ids:
+            raise BadRecord("the new history renders to nothing")
+        if not self._fits(len(token_ids), used=0):
+            return self._overflow(messages, where, len(token_ids), used=0)
+        self._record.begin_anew(token_ids)
+        self._expected = token_ids
+        self._unanswered = messages
+        return None
+
+    def _fits(self, count: int, used: int | None = None) -> bool:
+        """Whether at least one token can be sampled after so many behind the `used` ones."""
+        return (self.tokens if used is None else used) + count + 1 <= self._limits.context_tokens
 
     def _too_long(self, messages: Sequence[Message], where: str) -> Ending | None:
         characters = sum(len(message.content) for message in messages)
@@ -265,10 +264,16 @@ class Episode:
             return None
         return self._overflow(messages, where, None)
 
-    def _overflow(self, messages: Sequence[Message], where: str, token_count: int | None) -> Ending:
+    def _overflow(
+        self,
+        messages: Sequence[Message],
+        where: str,
+        token_count: int | None,
+        used: int | None = None,
+    ) -> Ending:
         """Name the message that takes most room."""
         size = "" if token_count is None else f" ({token_count} tokens with what came beside it)"
-        left = self._limits.context_tokens - self.tokens
+        left = self._limits.context_tokens - (self.tokens if used is None else used)
         if not messages:
             return Ending(End.CONTEXT_OVERFLOW, f"{where} leaves no room: {left} tokens are left")
         number, guilty = max(enumerate(messages), key=lambda pair: len(pair[1].content))
@@ -286,9 +291,6 @@ class Episode:
         if sampled.finish == "length" and ids and ids[-1] in self._chat.stop_token_ids:
             return "stop"
         return sampled.finish
-
-    def _close_span(self, reply: JournalTurn) -> None:
-        self._spans[-1] = replace(self._spans[-1], end=self.tokens, tool_s=reply.tool_s)
 
 
 def _messages(records: Sequence[dict[str, object]]) -> tuple[Message, ...]:

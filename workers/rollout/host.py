@@ -181,7 +181,10 @@ class RolloutHost:
         self._drop(place.rollout_id)
         limits = limits_of(self._spec, self._ports.engine.info().context_tokens, place.evaluation)
         plan = RolloutPlan(
-            self._identity.organization_id, self._spec.sampling(place.evaluation), limits
+            self._identity.organization_id,
+            self._spec.sampling(place.evaluation),
+            limits,
+            self._spec.model.keeps_history,
         )
         agent = self._ports.agents.client(place.node_address, place.node_key)
         held = Held(place, TurnLoop(place, plan, agent, self._loop_ports))

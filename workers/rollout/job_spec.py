@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 from domain.engine import Sampling
 from infra.codec import convert
@@ -16,10 +16,16 @@ WALL_S_DEFAULT: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """`model`: the base's registry name and a context shorter than the model's, if wanted."""
+    """`model`: the base's registry name, a context shorter than the model's, what a rewrite does."""
 
     base: str
     context_tokens: int | None = None
+    on_history_rewrite: Literal["segment", "keep"] = "segment"
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether earlier reasoning stays in the prompts, whatever the model's template does."""
+        return self.on_history_rewrite == "keep"
 
 
 @dataclass(frozen=True, slots=True)

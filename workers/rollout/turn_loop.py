@@ -23,11 +23,12 @@ from venusrl.env.wire import BadRecord, message_to_json
 from workers.models.chat import ChatFormat, ParsedAnswer
 from workers.rollout import seams
 from workers.rollout.agent_client import AgentLost, AgentRefusal, NodeAgent
-from workers.rollout.episode import Ending, Episode, Intent, Sampled
+from workers.rollout.episode import Ending, Episode, Intent
 from workers.rollout.job_spec import RolloutLimits, SamplingSpec, sampling_of
 from workers.rollout.meter import HostMeter, Use
 from workers.rollout.outcomes import EngineFault, TryEnded, failure_of
 from workers.rollout.ports import Engine
+from workers.rollout.token_record import Sampled
 from workers.rollout.weights import VersionGate
 
 QUEUE_FULL_PAUSE_S: Final = 0.5
@@ -62,6 +63,7 @@ class RolloutPlan:
     tenant: str
     sampling: SamplingSpec
     limits: RolloutLimits
+    keeps_history: bool = False
 
 
 class TurnLoop:
@@ -74,7 +76,7 @@ class TurnLoop:
         self._ports = ports
         self._timer: asyncio.Task[None] | None = None
         self.rank = place.rank
-        self.episode = Episode(ports.chat, plan.limits)
+        self.episode = Episode(ports.chat, plan.limits, plan.keeps_history)
         self.use = Use()
         """What it has used of its host's time so far."""
 
@@ -139,6 +141,7 @@ class TurnLoop:
             rollout_id=place.rollout_id,
             group_id=place.group_id,
             tenant=self._plan.tenant,
+            segment=self.episode.segment,
             token_ids=self.episode.prompt(),
             sampling=sampling_of(
                 self._plan.sampling,

@@ -19,7 +19,7 @@ from venusrl.env._runner.remote_judge import RemoteJudge
 from venusrl.env._runner.remote_sandbox import RemoteSandbox, keyed_calls
 from venusrl.env.environment import Environment
 from venusrl.env.judge import JudgeClient
-from venusrl.env.messages import Finish, Json, Message, Task, Turn
+from venusrl.env.messages import Finish, Json, Message, NewHistory, Task, ToolCall, Turn
 from venusrl.env.wire import ROLES, clean_text
 
 SETUP_TURN: Final = -1
@@ -79,12 +79,16 @@ class Instances:
 
     async def reply(
         self, name: str, index: int, message: Message, finish: Finish, timeout_s: float
-    ) -> tuple[list[Message] | None, Json]:
+    ) -> tuple[Sequence[Message] | None, Json]:
         """Answer an assistant message and take the snapshot that belongs to the answer."""
         instance = self._get(name)
         sandbox = RemoteSandbox(keyed_calls(self._channel, name, index))
         turn = Turn(index, message, tuple(instance.history), sandbox, finish)
         answer = await _guarded(lambda: instance.environment.reply(turn), "reply", timeout_s)
+        if isinstance(answer, NewHistory):
+            rewritten = check_history(answer)
+            instance.history = list(rewritten)
+            return rewritten, await self.snapshot(name, timeout_s)
         checked = None if answer is None else check_reply(message, answer)
         instance.history += [message, *(checked or ())]
         return checked, await self.snapshot(name, timeout_s)
@@ -132,11 +136,10 @@ def make_environment(
 
 def check_reply(asked: Message, answer: object) -> list[Message]:
     """The messages of a reply, cleaned; a reply that no chat template can say is a fault."""
-    if isinstance(answer, (str, bytes)) or not isinstance(answer, Sequence):
-        raise RunnerFault("bad_reply", f"reply gave a {type(answer).__name__}, not messages")
-    if len(answer) > MESSAGES_MAX:
-        raise RunnerFault("bad_reply", f"{len(answer)} messages exceed {MESSAGES_MAX}")
-    messages = [_clean(message) for message in answer]
+    messages = [_clean(message) for message in _sequence(answer)]
+    for message in messages:
+        if message.role == "assistant":
+            raise RunnerFault("bad_reply", "an environment cannot speak as assistant")
     answered = [message.tool_call_id for message in messages if message.role == "tool"]
     expected = [call.id for call in asked.tool_calls]
     if answered != expected:
@@ -146,10 +149,40 @@ def check_reply(asked: Message, answer: object) -> list[Message]:
     return messages
 
 
+def check_history(answer: NewHistory) -> NewHistory:
+    """A new conversation, cleaned; the model speaks next, and each call in it has its replies."""
+    messages = [_clean(message) for message in _sequence(answer)]
+    if not any(message.content.strip() for message in messages):
+        raise RunnerFault("bad_reply", "the new history has no text")
+    if messages[-1].role == "assistant":
+        raise RunnerFault("bad_reply", "the new history ends with the assistant; nobody asks it")
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            if not waiting or message.tool_call_id != waiting.pop(0):
+                detail = f"the reply to {message.tool_call_id!r} has no call before it"
+                raise RunnerFault("bad_reply", f"new history: {detail}")
+        elif waiting:
+            raise RunnerFault("bad_reply", f"new history: call {waiting[0]!r} has no reply")
+        else:
+            waiting = [call.id for call in message.tool_calls]
+    if waiting:
+        raise RunnerFault("bad_reply", f"new history: call {waiting[0]!r} has no reply")
+    return NewHistory(messages)
+
+
+def _sequence(answer: object) -> Sequence[object]:
+    if isinstance(answer, (str, bytes)) or not isinstance(answer, Sequence):
+        raise RunnerFault("bad_reply", f"reply gave a {type(answer).__name__}, not messages")
+    if len(answer) > MESSAGES_MAX:
+        raise RunnerFault("bad_reply", f"{len(answer)} messages exceed {MESSAGES_MAX}")
+    return answer
+
+
 def _clean(message: object) -> Message:
     if not isinstance(message, Message):
         raise RunnerFault("bad_reply", f"reply gave a {type(message).__name__}, not a Message")
-    if message.role not in ROLES or message.role == "assistant":
+    if message.role not in ROLES:
         raise RunnerFault("bad_reply", f"an environment cannot speak as {message.role}")
     content: object = message.content
     if not isinstance(content, (str, bytes, bytearray)):
@@ -158,7 +191,22 @@ def _clean(message: object) -> Message:
     if len(text) > CONTENT_CHARS_MAX:
         lost = len(text) - CONTENT_CHARS_MAX
         text = f"{text[:CONTENT_CHARS_MAX]}\n[{lost} characters cut]"
-    return Message(message.role, text, (), message.tool_call_id)
+    calls = _calls(message) if message.role == "assistant" else ()
+    return Message(message.role, text, calls, message.tool_call_id)
+
+
+def _calls(message: Message) -> tuple[ToolCall, ...]:
+    """Calls of an assistant message in a new history, as the wire can say them."""
+    calls: object = message.tool_calls
+    if not isinstance(calls, (tuple, list)) or not all(isinstance(c, ToolCall) for c in calls):
+        raise RunnerFault("bad_reply", "tool_calls must hold ToolCall")
+    for call in calls:
+        texts: tuple[object, ...] = (call.id, call.name, call.arguments, call.error or "")
+        if not all(isinstance(text, str) for text in texts):
+            raise RunnerFault(
+                "bad_reply", f"a tool call holds a value that is no text: {call!r}"[:200]
+            )
+    return tuple(calls)
 
 
 async def _guarded(call: Callable[[], Awaitable[T]], where: str, timeout_s: float) -> T:

@@ -21,7 +21,7 @@ from venusrl.env._runner.instances import Instances
 from venusrl.env._runner.loader import entry_class, load_tasks
 from venusrl.env._runner.logs import LogStream, current_instance
 from venusrl.env.environment import Environment
-from venusrl.env.messages import Finish, Json
+from venusrl.env.messages import Finish, Json, NewHistory
 from venusrl.env.wire import (
     BadRecord,
     Record,
@@ -158,15 +158,18 @@ class Server:
 
     async def _reply(self, instances: Instances, name: str, params: Record) -> Json:
         finish = text_field(params, "finish")
-        messages, state = await instances.reply(
+        answer, state = await instances.reply(
             name,
             int_field(params, "turn"),
             message_from_json(params.get("message")),
             cast(Finish, finish if finish in ("stop", "length") else "stop"),
             float_field(params, "timeout_s"),
         )
-        shown: Json = None if messages is None else [message_to_json(one) for one in messages]
-        return {"messages": shown, "state": state}
+        if answer is None:
+            return {"messages": None, "state": state}
+        shown: Json = [message_to_json(one) for one in answer]
+        is_rewrite = isinstance(answer, NewHistory)
+        return {"messages": shown, "state": state, "is_rewrite": is_rewrite}
 
     async def _grade(self, params: Record) -> Json:
         assert self._grader is not None

@@ -132,15 +132,17 @@ class _Run:
 
 async def _turns(stage: Stage, key: InstanceKey, task: Task, speak: Speaker, run: _Run) -> Played:
     messages: list[Message] = list(task.prompt)
+    shown = list(messages)  # What the model reads next; all of it is in `messages`.
     limits, started = stage.manifest.limits, time.monotonic()
     end, turn = "turn_limit", 0
     while turn < limits.max_turns:
-        spoken = await speak(messages, turn)
+        spoken = await speak(shown, turn)
         if isinstance(spoken, str):
             end = spoken
             break
         turn += 1
         messages.append(spoken.message)
+        shown.append(spoken.message)
         if spoken.end is not None:
             end = spoken.end
             break
@@ -153,6 +155,7 @@ async def _turns(stage: Stage, key: InstanceKey, task: Task, speak: Speaker, run
             end = "done"
             break
         messages += seen.messages
+        shown = list(seen.messages) if seen.is_rewrite else [*shown, *seen.messages]
         if time.monotonic() - started > limits.wall_s:
             end = "timeout"
             break

@@ -95,6 +95,7 @@ class Manifest:
     resumable: bool = True
     sandbox: bool = True
     grading_sandbox: bool = False
+    rewrites_history: bool = False
     secrets: tuple[str, ...] = ()
     network_allow: tuple[str, ...] = ()
     artefacts: tuple[str, ...] = ()
@@ -143,7 +144,7 @@ class _Reader:
         """The manifest, of defaults where a key is wrong; `findings` decides whether it counts."""
         known = {
             "name", "version", "sdk", "entry", "adapter", "harness", "resumable", "sandbox",
-            "grading_sandbox", "secrets", "network", "artefacts", "limits", "config",
+            "grading_sandbox", "rewrites_history", "secrets", "network", "artefacts", "limits", "config",
         }  # fmt: skip
         self._unknown(self._table, "", known)
         if self._table.get("sdk") != SDK_VERSION:
@@ -161,6 +162,7 @@ class _Reader:
             resumable=self._flag("resumable", True),
             sandbox=self._flag("sandbox", adapter is None),
             grading_sandbox=self._flag("grading_sandbox", False),
+            rewrites_history=self._flag("rewrites_history", False),
             secrets=self._texts(self._table, "secrets", ""),
             network_allow=self._texts(network, "allow", "/network"),
             artefacts=self._artefacts(),

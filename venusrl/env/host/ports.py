@@ -81,10 +81,14 @@ class InstanceKey:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What `reply` and the snapshot after it gave; `messages` None means that the episode ended."""
+    """What `reply` and the snapshot after it gave; `messages` None means that the episode ended.
+
+    With `is_rewrite` the messages are the whole conversation from here on.
+    """
 
     messages: tuple[Message, ...] | None
     state: Json
+    is_rewrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from venusrl.env.host.confinement import (
 )
 from venusrl.env.host.connection import CALL_GRACE_S, LogSink, RunnerConnection
 from venusrl.env.host.judges import JudgePort, JudgeUse, MeteredJudge, NoJudges
-from venusrl.env.host.manifest import EnvironmentLimits, Manifest
+from venusrl.env.host.manifest import Manifest
 from venusrl.env.host.ports import (
     GRADING_TURN,
     SETUP_TURN,
@@ -144,7 +144,7 @@ async def _started(
         stderr=asyncio.subprocess.PIPE,
         env={},
     )
-    environment = SandboxedEnvironment(process, manifest.limits, serving.log, serving.judges)
+    environment = SandboxedEnvironment(process, manifest, serving)
     try:
         await environment.start(manifest.entry, {**manifest.config, **config})
     except BaseException:
@@ -157,19 +157,16 @@ class SandboxedEnvironment:
     """Implements `EnvironmentProcess` over one runner."""
 
     def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        limits: EnvironmentLimits,
-        log: LogSink,
-        judges: JudgePort,
+        self, process: asyncio.subprocess.Process, manifest: Manifest, serving: _Serving
     ) -> None:
-        self._judge = MeteredJudge(judges)
-        self._limits = limits
+        self._judge = MeteredJudge(serving.judges)
+        limits = self._limits = manifest.limits
+        self._may_rewrite = manifest.rewrites_history
         self._info = EnvironmentInfo()
         self._instances: dict[str, _Instance] = {}
         self._grades: dict[str, _Grade] = {}
         self._grade_names = itertools.count(1)
-        self._connection = RunnerConnection(process, self._serve, log, limits.blocked_s)
+        self._connection = RunnerConnection(process, self._serve, serving.log, limits.blocked_s)
 
     @property
     def info(self) -> EnvironmentInfo:
@@ -240,7 +237,11 @@ class SandboxedEnvironment:
         """See `EnvironmentProcess.reply`."""
         params: Record = {"turn": turn, "message": message_to_json(message), "finish": finish}
         ok = await self._turn(key, turn, "reply", params, self._limits.reply_s)
-        return self._checked(lambda: _observation(as_record(ok, "the answer to reply")))
+        seen = self._checked(lambda: _observation(as_record(ok, "the answer to reply")))
+        if seen.is_rewrite and not self._may_rewrite:
+            detail = "reply gave a new history; venus.toml must say rewrites_history = true"
+            raise EnvironmentRaised("bad_reply", detail)
+        return seen
 
     async def snapshot(self, key: InstanceKey) -> Json:
         """See `EnvironmentProcess.snapshot`."""
@@ -394,7 +395,8 @@ def _info(record: Record) -> EnvironmentInfo:
 def _observation(record: Record) -> Observation:
     if record.get("messages") is None:
         return Observation(None, record.get("state"))
-    return Observation(messages_from_json(list_field(record, "messages")), record.get("state"))
+    messages = messages_from_json(list_field(record, "messages"))
+    return Observation(messages, record.get("state"), record.get("is_rewrite") is True)
 
 
 def _grades(

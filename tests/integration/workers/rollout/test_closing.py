@@ -63,7 +63,7 @@ async def test_the_stored_trajectory_is_the_episode_and_has_the_recorded_sha(
     data = await world.blobs.read(row.trajectory_uri, row.trajectory_sha)
     stored = from_msgpack(data, Trajectory)
     episode, _ = finished_episode()
-    assert stored.segments == (episode.segment(),)
+    assert stored.segments == episode.segments()
     assert stored.messages == episode.messages
     assert stored.task_id == "task-1"
     assert stored.artefacts == {"notes.txt": "x"}

@@ -24,7 +24,6 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
     "/model/training/type": {
         "model": {"base": "tiny-calc", "training": {"type": "lora", "rank": 8}}
     },
-    "/model/on_history_rewrite": {"model": {"base": "tiny-calc", "on_history_rewrite": "keep"}},
     "/environments/1": {"environments": [{"ref": "calc"}, {"ref": "calc"}]},
     "/environments/0/filter": {"environments": [{"ref": "calc", "filter": {"level": 1}}]},
     "/environments/0/harness": {
@@ -216,6 +215,27 @@ def test_a_template_that_may_render_earlier_turns_anew_is_refused() -> None:
     body = {**SPEC, "model": {"base": "jinja"}}
     outcome = validate(body, replace(around(), models=unstable))
     assert only(outcome) == ("/model/base", "template_unstable", "error")
+
+
+@pytest.mark.parametrize("choice", ["segment", "keep"])
+def test_a_template_that_drops_reasoning_is_said_and_the_user_chooses(choice: str) -> None:
+    thinking = {"r1": models()["tiny-calc"].model_copy(update={"drops_reasoning": True})}
+    body = {**SPEC, "model": {"base": "r1", "on_history_rewrite": choice}}
+    outcome = validate(body, replace(around(), models=thinking))
+    pointer = "/model/on_history_rewrite"
+    assert only(outcome) == (pointer, "template_rewrites_history", "warning")
+    assert outcome.spec is not None
+    assert outcome.spec["model"]["on_history_rewrite"] == choice
+
+
+def test_an_environment_that_rewrites_is_not_kept() -> None:
+    known = around().environments
+    rewriting = replace(known["calc"][-1], manifest={"rewrites_history": True})
+    there = replace(around(), environments={**known, "calc": [rewriting]})
+    model = {"base": "tiny-calc", "on_history_rewrite": "keep"}
+    outcome = validate({**SPEC, "model": model}, there)
+    assert only(outcome) == ("/model/on_history_rewrite", "history_rewritten", "error")
+    assert validate(SPEC, there).is_valid
 
 
 def renderers() -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The journal: intents before effects, one reply a turn, nothing twice."""
 
+from dataclasses import replace
+
 import pytest
 
 from sandboxes.node.journal import Intent, IntentRefused, Journal, Reply
@@ -63,6 +65,15 @@ def test_a_turn_out_of_order_is_refused() -> None:
 def test_nothing_follows_the_end_of_the_episode() -> None:
     with pytest.raises(IntentRefused):
         journal_with(2, done=True).intend(intent(2))
+
+
+def test_a_rewrite_replaces_the_conversation_that_a_restore_gets() -> None:
+    journal = journal_with(1)
+    journal.intend(intent(1))
+    spoken = (Message("user", "anew"),)
+    journal.record(replace(reply(), is_rewrite=True), spoken)
+    assert journal.history == [*spoken]
+    assert journal.turn(1).is_rewrite
 
 
 def test_observation_and_snapshot_are_one_record() -> None:

@@ -30,6 +30,27 @@ def test_components_stand_in_the_order_of_declaration() -> None:
     )
 
 
+def test_declarations_without_numbers_need_no_brackets() -> None:
+    class Bare(Environment):
+        @reward
+        async def correct(self, rollout: Rollout) -> Value:
+            return 1.0
+
+        @group_reward
+        async def rank(self, rollouts: Sequence[Rollout]) -> Sequence[Value]:
+            return []
+
+        @metric()
+        async def n(self, rollout: Rollout) -> float:
+            return 0.0
+
+    assert [(one.name, one.kind, one.weight) for one in Bare.components()] == [
+        ("correct", "reward", 1.0),
+        ("rank", "group_reward", 1.0),
+        ("n", "metric", 0.0),
+    ]
+
+
 @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
 def test_a_weight_must_be_finite(weight: float) -> None:
     with pytest.raises(ValueError, match="finite"):

@@ -19,7 +19,7 @@ from venusrl.env.wire import Record
 
 SOURCE = """
 import asyncio
-from venusrl.env import Environment, Message, tool, reward, Sandbox, Task
+from venusrl.env import Environment, Message, NewHistory, ToolCall, tool, reward, Sandbox, Task
 
 class Env(Environment):
     async def reply(self, turn):
@@ -32,6 +32,22 @@ class Env(Environment):
             result = await turn.sandbox.exec(["ls"], stdin=b"x")
             await turn.sandbox.write("a", b"b")
             return [Message("user", result.text + (await turn.sandbox.read("a")).decode())]
+        if text.startswith("rewrite"):
+            made = {
+                "rewrite": [Message("system", "s"), Message("user", "u")],
+                "rewrite calls": [
+                    Message("user", "u"), Message("assistant", "", (ToolCall("x", "f", "{}"),)),
+                    Message("tool", "r", tool_call_id="x"),
+                ],
+                "rewrite empty": [],
+                "rewrite blank": [Message("user", " ")],
+                "rewrite answered": [Message("user", "u"), Message("assistant", "a")],
+                "rewrite unasked": [Message("user", "u"), Message("tool", "r", tool_call_id="x")],
+                "rewrite open": [Message("assistant", "", (ToolCall("x", "f", "{}"),)), Message("user", "u")],
+                "rewrite typed": [Message("assistant", "", ("x",)), Message("user", "u")],
+                "rewrite text": ["u"],
+            }
+            return NewHistory(made[text])
         if text == "print":
             print("hello")
         return [Message("user", f"{turn.index} {turn.finish} {len(turn.history)}")]
@@ -152,6 +168,21 @@ async def test_turns_grow_the_history_and_carry_the_snapshot(parent: Parent) -> 
     history: Json = [{"role": "user", "content": "go"}]
     await parent.call("restore", instance="i", state={"n": 1}, history=history, timeout_s=5.0)
     assert (await parent.reply("c"))["messages"][0]["content"] == "0 stop 1"
+
+
+async def test_a_new_history_replaces_the_conversation(parent: Parent) -> None:
+    seen = await parent.reply("rewrite")
+    assert seen["is_rewrite"] is True
+    assert [one["content"] for one in seen["messages"]] == ["s", "u"]
+    assert (await parent.reply("a", turn=1))["messages"][0]["content"] == "1 stop 2"
+    with_calls = await parent.reply("rewrite calls", turn=2)
+    assert [one["role"] for one in with_calls["messages"]] == ["user", "assistant", "tool"]
+    assert (await parent.reply("a", turn=3))["is_rewrite"] is False
+
+
+@pytest.mark.parametrize("how", ["empty", "blank", "answered", "unasked", "open", "typed", "text"])
+async def test_a_new_history_that_no_template_can_say_is_a_fault(parent: Parent, how: str) -> None:
+    assert (await parent.reply(f"rewrite {how}"))["cause"] == "bad_reply"
 
 
 async def test_sandbox_calls_carry_turn_and_ordinal(parent: Parent) -> None:

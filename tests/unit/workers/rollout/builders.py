@@ -13,11 +13,11 @@ from venusrl.env.wire import message_to_json
 from workers.models.char_chat import CharFormat, Wrapping
 from workers.models.vocab import VocabKind, Vocabulary
 from workers.rollout.agent_client import AgentLost, AgentRefusal
-from workers.rollout.episode import Sampled
 from workers.rollout.job_spec import RolloutLimits, SamplingSpec
 from workers.rollout.meter import HostMeter
 from workers.rollout.scripted.engine import ScriptedEngine, ScriptedSizes
 from workers.rollout.scripted.script import Script, ScriptedAnswer
+from workers.rollout.token_record import Sampled
 from workers.rollout.turn_loop import LoopPorts, RolloutPlan, TurnLoop
 from workers.rollout.weights import VersionGate
 

@@ -22,8 +22,9 @@ from venusrl.env.messages import Json, Message
 from venusrl.env.wire import BadRecord
 from workers.models.chat import ChatMlFormat, ParsedAnswer
 from workers.models.chatml import chatml_vocabulary
-from workers.rollout.episode import Ending, Episode, Intent, Sampled, TokenBuffer
+from workers.rollout.episode import Ending, Episode, Intent
 from workers.rollout.job_spec import RolloutLimits
+from workers.rollout.token_record import Sampled, TokenBuffer
 
 
 def begun(opening: str = "1+1", limit: RolloutLimits | None = None) -> Episode:
@@ -57,6 +58,11 @@ class MergingChat:
     def parse(self, sampled: Sequence[int], turn: int) -> ParsedAnswer:
         return ParsedAnswer(Message("assistant", "".join(self.tokens[i] for i in sampled)))
 
+    drops_reasoning = False
+
+    def without_reasoning(self, sampled: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sampled)
+
 
 def test_the_split_form_of_a_merged_word_stays_as_it_was_sampled_over_three_turns() -> None:
     split = (1, 2, 3)
@@ -71,7 +77,7 @@ def test_the_split_form_of_a_merged_word_stays_as_it_was_sampled_over_three_turn
     prompts.append(episode.prompt())
     for turn, (before, after) in enumerate(pairwise(prompts)):
         assert after[: len(before) + 3] == before + split, turn
-    assert episode.segment().token_ids == (5, *(1, 2, 3, 4) * 3)
+    assert episode.segments()[0].token_ids == (5, *(1, 2, 3, 4) * 3)
     assert episode.drift == 0
 
 
@@ -79,11 +85,13 @@ def test_a_prompt_that_does_not_continue_the_last_turn_is_counted_and_has_no_los
     episode = begun()
     episode.answer(sampled("c1+1;"))
     episode.observe(reply(0, tool("2")))
-    episode._buffer._token_ids[0] += 1  # no code does this: the guard is for code to come
+    episode._record._buffers[0]._token_ids[0] += (
+        1  # no code does this: the guard is for code to come
+    )
     episode.prompt()
     assert episode.drift == 1
-    assert not any(episode.segment().mask)
-    assert episode.segment().oldest_version is None
+    assert not any(episode.segments()[0].mask)
+    assert episode.segments()[0].oldest_version is None
 
 
 def test_three_vectors_with_a_tool_turn_in_the_middle_where_padding_is_the_end_token() -> None:
@@ -101,7 +109,7 @@ def test_three_vectors_with_a_tool_turn_in_the_middle_where_padding_is_the_end_t
     observation = episode.tokens - opening - len(first)
     episode.answer(sampled(last, version=5, logprob=-0.75))
     assert episode.observe(reply(1, done=True)) == Ending(End.DONE)
-    segment = episode.segment()
+    segment = episode.segments()[0]
     assert segment.mask == (
         *(0,) * opening,
         *(1,) * len(first),
@@ -130,7 +138,7 @@ def test_spans_name_sampled_and_observed_tokens_of_each_turn() -> None:
     assert (first.start, first.sampled_end, first.end) == (5, 10, 13)
     assert (first.tool_calls, first.generate_s, first.tool_s) == (1, 0.125, 0.25)
     assert (last.start, last.sampled_end, last.end) == (13, 16, 16)
-    assert text(episode.segment().token_ids) == "^1+1=c1+1;r2;a2;"
+    assert text(episode.segments()[0].token_ids) == "^1+1=c1+1;r2;a2;"
 
 
 def test_overflow_at_turn_three_is_decided_before_the_engine_and_names_the_message() -> None:
@@ -199,7 +207,7 @@ def test_a_length_stop_is_truncated_and_names_the_limit(limit: RolloutLimits, ca
     episode = begun("1+1", limit)
     assert episode.budget().max_tokens == 4
     assert episode.answer(sampled("a123", finish="length")) == Ending(End.TRUNCATED, cause)
-    assert sum(episode.segment().mask) == 4
+    assert sum(episode.segments()[0].mask) == 4
 
 
 def test_a_final_answer_that_ends_exactly_at_the_limit_is_done_and_not_truncated() -> None:
@@ -228,7 +236,7 @@ def test_the_turn_limit_ends_after_the_environments_reply_to_the_last_turn() -> 
     ending = episode.observe(reply(1, tool("4", "call_1_0")))
     assert ending == Ending(End.TURN_LIMIT, "2 turns")
     assert episode.messages[-1]["content"] == "4", "people see the last reply"
-    assert episode.segment().mask[-1] == 1, "nothing is rendered that nobody will read"
+    assert episode.segments()[0].mask[-1] == 1, "nothing is rendered that nobody will read"
 
 
 def test_a_spent_token_allowance_truncates_at_the_turn_boundary() -> None:

@@ -37,7 +37,7 @@ async def test_turns_run_until_the_environment_says_that_it_is_done(clock: Manua
     one = rig(clock, "c1+1;", "c2+0;", "a2;")
     loop = one.loop()
     assert await loop.run() == Ending(End.DONE)
-    assert text(loop.episode.segment().token_ids) == "^1+1=c1+1;r2;c2+0;r2;a2;"
+    assert text(loop.episode.segments()[0].token_ids) == "^1+1=c1+1;r2;c2+0;r2;a2;"
     assert loop.episode.drift == 0
     assert one.agent.replies_run == 3
 
@@ -140,7 +140,7 @@ async def test_wall_time_ends_a_generation_with_the_tokens_that_it_had(
     await eventually(lambda: one.engine.stats().active == 1)
     clock.advance(60.0)
     assert await running == Ending(End.TIMEOUT, "60 s")
-    assert text(loop.episode.segment().token_ids) == "^1+1=a2"
+    assert text(loop.episode.segments()[0].token_ids) == "^1+1=a2"
     assert loop.episode.spans[-1].finish == "abort"
 
 
@@ -167,7 +167,7 @@ async def test_a_new_host_awaits_an_open_reply_and_samples_nothing_again(
     second = Rig(scripted("a2;", clock=clock), clock, agent)
     loop = second.loop(hop=2)
     assert await loop.run() == Ending(End.DONE)
-    assert text(loop.episode.segment().token_ids) == "^1+1=c1+1;r2;a2;"
+    assert text(loop.episode.segments()[0].token_ids) == "^1+1=c1+1;r2;a2;"
     assert len(second.engine.requests) == 1, "only the turn after the journalled one"
     assert agent.replies_run == 2
 
@@ -179,7 +179,7 @@ async def test_a_rebuilt_buffer_equals_the_one_that_was_lost(clock: ManualClock)
     one.agent.turns = one.agent.turns[:2]
     second = Rig(scripted("a2;", clock=clock), clock, one.agent).loop(hop=2)
     await second.run()
-    assert second.episode.segment() == first.episode.segment()
+    assert second.episode.segments()[0] == first.episode.segments()[0]
     assert second.episode.messages == first.episode.messages
 
 
@@ -291,7 +291,7 @@ async def test_tokens_keep_the_version_that_made_them_when_a_sync_lands_during_t
     await sync_lands(one.engine)
     clock.advance(5.0)
     await running
-    sampled_versions = [v for v in loop.episode.segment().versions if v >= 0]
+    sampled_versions = [v for v in loop.episode.segments()[0].versions if v >= 0]
     assert sampled_versions == [3] * 5 + [4] * 3
     assert loop.episode.oldest_version == 3
 
