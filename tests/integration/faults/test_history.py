@@ -119,7 +119,7 @@ def test_validation_says_that_the_template_rewrites_and_leaves_the_choice(
         assert report.spec is not None
     with pytest.raises(Invalid) as refused:
         platform.client.jobs.create(spec("x", thinking, "keep"))
-    assert "history_rewritten" in {one.code for one in refused.value.findings}
+    assert "history_rewritten" in str(refused.value.errors)
 
 
 @pytest.mark.parametrize("index", STORIES)
@@ -173,9 +173,9 @@ def test_a_job_that_keeps_its_history_trains_one_segment(
 ) -> None:
     body = spec("kept", thinking, "keep")
     body["environments"] = [{"ref": "chaos", "shuffle": False}]
-    script = {member(0): [said("^7=a1;")], member(1): [said("a99;")]}
+    script = {member(0): [said("^7=a1;")], member(1): [said("a+;")]}
     with platform.running({**body, "rollout": {**body["rollout"], "group_size": 2}}, script) as job:
         platform.succeeded(job)
         for one in platform.rollouts(job):
             (segment,) = platform.client.rollouts.trajectory(one.id).segments
-            assert trained(segment) == ("^7=a1;" if one.index == 0 else "a99;")
+            assert trained(segment) == ("^7=a1;" if one.index == 0 else "a+;")
