@@ -30,6 +30,12 @@ def unannotated(function: Function) -> list[str]:
     return missing + ([] if function.returns is not None else ["return"])
 
 
+def is_overload(function: Function) -> bool:
+    """Signatures of `typing.overload` are documented by the function that follows them."""
+    names = [one.id for one in function.decorator_list if isinstance(one, ast.Name)]
+    return "overload" in names
+
+
 def public_definitions(
     node: ast.Module | ast.ClassDef, prefix: str = ""
 ) -> Iterator[tuple[str, Function | ast.ClassDef]]:
@@ -39,7 +45,8 @@ def public_definitions(
             yield prefix + child.name, child
             yield from public_definitions(child, f"{prefix}{child.name}.")
         elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and is_public(child.name):
-            yield prefix + child.name, child
+            if not is_overload(child):
+                yield prefix + child.name, child
 
 
 def must_be_documented(source: Source) -> bool:

@@ -62,6 +62,7 @@ def test_a_description_is_read_or_refused() -> None:
     assert read_reasoning({"open": "", "close": "x"}) == Reasoning("", "x", True)
     kept = read_reasoning({"open": "<think>", "close": "</think>", "history": "keep"})
     assert kept == Reasoning("<think>", "</think>", False)
+    bad: object
     for bad in (
         {"open": "a", "close": ""},
         {"open": 1, "close": "x"},

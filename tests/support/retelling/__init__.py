@@ -1,0 +1,1 @@
+"""An environment package whose conversation is compacted."""
