@@ -44,9 +44,12 @@ def public_definitions(
         if isinstance(child, ast.ClassDef) and is_public(child.name):
             yield prefix + child.name, child
             yield from public_definitions(child, f"{prefix}{child.name}.")
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            if is_public(child.name) and not is_overload(child):
-                yield prefix + child.name, child
+        elif (
+            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            and is_public(child.name)
+            and not is_overload(child)
+        ):
+            yield prefix + child.name, child
 
 
 def must_be_documented(source: Source) -> bool:
