@@ -19,7 +19,7 @@ from api.rollouts.routes import router as rollouts_router
 from api.system.routes import router as system_router
 from api.tenancy.routes import router as tenancy_router
 from infra.ids import IdSource
-from infra.settings import Settings
+from infra.settings import Intervals, Settings
 from stores.blobs import Blobs
 from stores.unit_of_work import Database
 
@@ -45,7 +45,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     problems.install(app)
     body_limit = None if settings is None else settings.limits.request_bytes
-    app.add_middleware(Edge, ids=IdSource(), body_limit=body_limit)
+    send_s = (Intervals() if settings is None else settings.intervals).client_send_s
+    app.add_middleware(Edge, ids=IdSource(), body_limit=body_limit, send_s=send_s)
     for router in (
         system_router,
         tenancy_router,

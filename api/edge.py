@@ -3,19 +3,21 @@
 Plain ASGI, so that streamed answers pass through untouched.
 """
 
+import asyncio
 from collections.abc import MutableMapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.bodies import number_in
 from api.problems import Problem, problem_response, too_large
 from infra.ids import IdSource
+from infra.logging import get_logger
 
 REQUEST_ID_CHARS_MAX: Final = 100
 """A client's own request id is echoed into headers and logs; longer ones are replaced."""
@@ -25,15 +27,21 @@ METHODS: Final = frozenset({"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OP
 
 REQUESTS: Final = Counter("venus_http_requests", "Answers of the gateway.", ["method", "status"])
 
+IN_FLIGHT: Final = Gauge("venus_http_in_flight", "Requests that are being served.")
+
 UPLOAD_SUFFIXES: Final = ("/versions", "/v1/models")
 """Only uploads may be larger than an ordinary request; their routes have limits of their own."""
 
 
 class Edge:
-    """Wraps the application. `body_limit` is None where nothing is served."""
+    """Wraps the application. `body_limit` is None where nothing is served.
 
-    def __init__(self, app: ASGIApp, ids: IdSource, body_limit: int | None) -> None:
+    `send_s`: a client that takes none of its answer for so long has gone, whatever its socket says.
+    """
+
+    def __init__(self, app: ASGIApp, ids: IdSource, body_limit: int | None, send_s: float) -> None:
         self._app = app
+        self._send_s = send_s
         self._ids = ids
         self._body_limit = body_limit
 
@@ -42,6 +50,10 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with IN_FLIGHT.track_inprogress():
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         request_id = self._request_id(headers.get("x-request-id", ""))
         scope.setdefault("state", {})["request_id"] = request_id
@@ -50,14 +62,21 @@ class Edge:
             if message["type"] == "http.response.start":
                 REQUESTS.labels(_method(scope["method"]), f"{message['status'] // 100}xx").inc()
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
-            await send(message)
+            try:
+                async with asyncio.timeout(self._send_s):
+                    await send(message)
+            except TimeoutError as error:
+                raise ClientDisconnect from error
 
         limit = None if scope["path"].endswith(UPLOAD_SUFFIXES) else self._body_limit
         refusal = _refusal(scope, headers, limit)
         if refusal is not None:
             await problem_response(Request(scope), refusal)(scope, receive, stamped)
             return
-        await self._app(scope, _limited(receive, limit), stamped)
+        try:
+            await self._app(scope, _limited(receive, limit), stamped)
+        except ClientDisconnect:
+            get_logger().info("client.gone", path=scope["path"], request_id=request_id)
 
     def _request_id(self, given: str) -> str:
         is_usable = 0 < len(given) <= REQUEST_ID_CHARS_MAX and given.isascii()

@@ -69,6 +69,7 @@ class Intervals:
     progress_sync_s: float = 60.0
     reconcile_s: float = 1.0
     pause_drain_s: float = 20.0
+    client_send_s: float = 60.0
 
     def __post_init__(self) -> None:
         assert self.leader_heartbeat_s * 3 <= self.leader_ttl_s, (
@@ -185,6 +186,7 @@ INTERVAL_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_PROGRESS_SYNC_S": "progress_sync_s",
     "VENUS_RECONCILE_S": "reconcile_s",
     "VENUS_PAUSE_DRAIN_S": "pause_drain_s",
+    "VENUS_CLIENT_SEND_S": "client_send_s",
 }
 
 POOL_VARIABLES: Final[Mapping[str, str]] = {

@@ -103,7 +103,7 @@ class Executor:
                 await self._set_state(connection, command)
             case c.NoteJob():
                 await job_events.append(
-                    connection, command.job_id, command.type, dict(command.body)
+                    connection, command.job_id, command.type, self._said(command)
                 )
             case c.GrantGang() | c.ReleaseGang() | c.ReplaceHost():
                 await self._apply_hosts(connection, command, effects)
@@ -122,6 +122,15 @@ class Executor:
                 await self._apply_step(connection, command, effects)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _said(self, note: c.NoteJob) -> dict[str, str]:
+        """A note's body; where it names groups, with the ids of their tasks beside them."""
+        body, context = dict(note.body), self._contexts.get(note.job_id)
+        if "groups" in body and context is not None:
+            groups = (GroupId(name) for name in body["groups"].split())
+            found = dict.fromkeys(context.book.task(group).task_id for group in groups)
+            body["tasks"] = " ".join(found)
+        return body
 
     async def _set_state(self, connection: AsyncConnection, command: c.SetJobState) -> None:
         former = await coordination.set_job_state(connection, command)

@@ -97,6 +97,6 @@ async def generate(
         gateway, once, lambda c: service.generate(c, gateway, caller, asked), status=202
     )
     operation_id = str(json.loads(bytes(started.body))["id"])
-    operation = await awaited(gateway, caller, operation_id, wait)
+    operation = await awaited(gateway, caller, operation_id, wait, request)
     status = 200 if operation.state in ENDED else 202
     return JSONResponse(operation.model_dump(mode="json"), status)

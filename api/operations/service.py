@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Query
+from fastapi import Query, Request
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
@@ -28,9 +28,13 @@ def operation_of(row: Any) -> Operation:
 
 
 async def awaited(
-    gateway: Gateway, caller: ProjectCaller, operation_id: str, wait_s: float
+    gateway: Gateway,
+    caller: ProjectCaller,
+    operation_id: str,
+    wait_s: float,
+    request: Request,
 ) -> Operation:
-    """The operation once it has ended, or as it is after `wait_s`. Raises 404."""
+    """The operation once it has ended, or as it is after `wait_s` or when nobody listens. Raises 404."""
     clock = SystemClock()
     end = clock.monotonic() + wait_s
     while True:
@@ -38,6 +42,7 @@ async def awaited(
             row = await checkpoints.find_operation(connection, caller.project_id, operation_id)
         if row is None:
             raise not_found("operation", operation_id)
-        if row.state in ENDED or clock.monotonic() >= end:
+        is_over = row.state in ENDED or clock.monotonic() >= end
+        if is_over or await request.is_disconnected():
             return operation_of(row)
         await clock.sleep(POLL_S)

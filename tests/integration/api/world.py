@@ -195,10 +195,17 @@ class Tenant:
         self.world.change(t.job, job["id"], **values)
         return job
 
-    def checkpoint(self, job: Mapping[str, Any], *, step: int = 5, state: str = "ready") -> str:
-        """A checkpoint with one file of 10 bytes; its id."""
+    def checkpoint(
+        self,
+        job: Mapping[str, Any],
+        content: bytes = b"0123456789",
+        *,
+        step: int = 5,
+        state: str = "ready",
+    ) -> str:
+        """A checkpoint with one file; its id."""
         checkpoint = self.world.ids.new("ckpt")
-        uri, sha = self.world.store(f"jobs/{job['id']}/{checkpoint}/model.bin", b"0123456789")
+        uri, sha = self.world.store(f"jobs/{job['id']}/{checkpoint}/model.bin", content)
         self.world.add(
             t.checkpoint,
             id=checkpoint,
@@ -209,7 +216,7 @@ class Tenant:
             state=state,
             reason="end",
             weights_sha="w",
-            files=[{"name": "model.bin", "uri": uri, "sha": sha, "size": 10}],
+            files=[{"name": "model.bin", "uri": uri, "sha": sha, "size": len(content)}],
             next_ordinal=40,
             unconsumed=[38, 39],
         )

@@ -39,7 +39,7 @@ def call(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(Edge(echo, IdSource(), LIMIT)(scope, receive, send))
+    asyncio.run(Edge(echo, IdSource(), LIMIT, 5.0)(scope, receive, send))
     return sent
 
 

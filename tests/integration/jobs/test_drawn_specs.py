@@ -1,0 +1,70 @@
+"""Specs by chance: what validates runs on a real platform, to its end or to a named lack of signal.
+
+Sizes are cut so that a job takes seconds; everything else stays as drawn.
+"""
+
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings
+
+from tests.property.test_job_specs import AROUND
+from tests.support import requires
+from tests.support.spec_strategies import SPECS, mended
+from tests.support.stack import Stack
+from tests.support.whole_job import assert_whole
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    requires("postgres", "valkey", "bwrap"),
+]
+
+JOBS: Final = 8
+ENDS_WITHIN_S: Final = 150.0
+
+LARGEST: Final = {
+    ("rollout", "group_size"): 4,
+    ("rollout", "groups_per_batch"): 2,
+    ("evaluation", "tasks"): 3,
+    ("evaluation", "rollouts_per_task"): 2,
+    ("stop", "max_steps"): 2,
+}
+
+
+def small(drawn: dict[str, Any]) -> dict[str, Any]:
+    """A valid spec of a job that takes seconds and that stops where it cannot learn."""
+    body = {**drawn, "environments": [{**drawn["environments"][0], "config": {}}]}
+    for (part, name), largest in LARGEST.items():
+        if isinstance(body.get(part, {}), dict):
+            given = body.get(part, {})
+            body[part] = {**given, name: min(given.get(name, largest), largest)}
+    body["algorithm"] = {**body.get("algorithm", {}), "on_no_signal": "pause"}
+    body["budget"] = {}
+    return mended(body, AROUND)
+
+
+def test_a_valid_spec_runs(stack: Stack) -> None:
+    @settings(
+        max_examples=JOBS,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(SPECS)
+    def runs(drawn: dict[str, Any]) -> None:
+        body = small(mended(drawn, AROUND))
+        job = stack.client.jobs.create(body)
+        found = stack.client.jobs.wait_for(job.id, ["succeeded", "paused"], ENDS_WITHIN_S)
+        event(found.state)
+        if found.state == "succeeded":
+            assert_whole(stack, job.id)
+            return
+        assert found.state == "paused", (body, found.failure)
+        assert (found.queue_reason or "").startswith("no_signal"), (body, found.queue_reason)
+        stack.client.jobs.cancel(job.id)
+        stack.client.jobs.wait_for(job.id, ["cancelled"], ENDS_WITHIN_S)
+
+    runs()
