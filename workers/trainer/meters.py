@@ -51,7 +51,9 @@ class Meters:
 def meters_of(rows: Rows, terms: "Terms") -> Meters:
     """Figures of one forward."""
     is_sampled = rows.mask > 0
-    is_fresh = is_sampled & (rows.lag <= 0)
+    is_older = is_sampled & (rows.lag > 0)
+    # Behind an older token the engine sampled over keys and values of older weights, as it should.
+    is_fresh = is_sampled & (rows.lag <= 0) & (is_older.cumsum(dim=1) == 0)
     divergence = k3(rows.rollout_logprobs, terms.new)
     delta = (terms.new - rows.rollout_logprobs).abs()
     weight = torch.where(is_sampled, terms.weight, 0.0)

@@ -1,6 +1,7 @@
 """Engine and trainer score the same tokens alike, at the distribution really sampled."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 from workers.trainer.accumulate import token_terms
 from workers.trainer.batching import micro_batches
 from workers.trainer.losses import predict
+from workers.trainer.meters import meters_of
 
 FOLDER = read_folder(builtin_path("tiny-calc"))
 PROMPT = FOLDER.vocabulary.encode("^12+07=")
@@ -92,3 +94,23 @@ async def test_the_learner_reports_the_mismatch_of_its_own_engine_as_tiny() -> N
     assert abs(metrics["mismatch_kl"]) < 1e-6
     assert metrics["effective_sample_share"] == pytest.approx(1.0, abs=1e-4)
     assert metrics["clip_fraction"] == 0
+
+
+async def test_tokens_behind_older_ones_are_no_measure_of_engine_against_trainer() -> None:
+    (segment, *_) = await sampled(1.0, 1.0, 1)
+    wrong = tuple(p - 3.0 if m else p for p, m in zip(segment.logprobs, segment.mask, strict=True))
+    first = segment.mask.index(1)
+    spanning = tuple(v - (at == first) for at, v in enumerate(segment.versions))
+    found = [
+        _mismatch(replace(segment, logprobs=wrong, versions=versions))
+        for versions in (segment.versions, spanning)
+    ]
+    assert found[0] > 1.0, "a fresh token counts"
+    assert found[1] == 0.0, "its engine kept what older weights had computed"
+
+
+def _mismatch(segment: Segment) -> float:
+    model = load_decoder(FOLDER)
+    (rows,) = micro_batches(payload([segment]), 1, FOLDER.vocabulary.pad_id, 96, torch.float32)
+    objective = builders.objective()
+    return meters_of(rows, token_terms(model, rows, objective)).mismatch_max
