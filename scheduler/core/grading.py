@@ -158,6 +158,7 @@ def _count_flat(run: Pass, job: JobRecord, group: GroupRecord) -> None:
         return
     job.signal.probe_after = run.now + NO_SIGNAL_PROBE_S
     if job.signal.is_waiting:
+        job.blocked = "no_signal"
         return
     shown = job.signal.flat_groups[-NO_SIGNAL_SHOWN_MAX:]
     action = job.plan.on_no_signal

@@ -74,8 +74,8 @@ def test_wait_probes_with_one_group_at_a_time(platform: Platform, jobs: dict[str
     wait_until(lambda: notes(platform, job), WITHIN_S, "the job says nothing")
     opened = len(platform.groups(job))
     assert platform.client.jobs.get(job.id).state == "running"
-    progress = platform.client.jobs.progress(job.id)
-    assert progress["blocked"] == "no_signal"
+    blocked = lambda: platform.client.jobs.progress(job.id)["blocked"] == "no_signal"  # noqa: E731
+    wait_until(blocked, WITHIN_S, "its progress does not say why it waits")
     assert len(platform.groups(job)) <= opened + 1
     assert len(notes(platform, job)) == 1
 

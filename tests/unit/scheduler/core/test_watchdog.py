@@ -107,6 +107,7 @@ def test_a_wait_for_signal_is_named() -> None:
         bench.play(next(iter(bench.job().groups.values())), flat=True)
     while bench.job().groups:
         bench.play(next(iter(bench.job().groups.values())), flat=True)
+        assert bench.job().blocked == "no_signal", "groups that end later do not unsay it"
     assert stall(bench)["resource"] == "no_signal"
 
 
