@@ -30,6 +30,12 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
         "with an hour for the change": {"grace_s": 3600},
     },
     ("post", "/v1/environments"): {"a name": {"name": "sums"}},
+    ("post", "/v1/environments/{name}/versions/{version}/yank"): {
+        "with the cause": {"reason": "its reward can be gamed"},
+    },
+    ("post", "/v1/environments/{name}/versions/{version}/test-runs"): {
+        "some of the package's cases": {"split": "test", "tasks": 4},
+    },
     ("post", "/v1/datasets"): {"a name": {"name": "sums"}},
     ("post", "/v1/jobs"): {"the smallest": SMALLEST_JOB, "with more said": LARGER_JOB},
     ("post", "/v1/jobs/validate"): {"the smallest": SMALLEST_JOB},

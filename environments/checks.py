@@ -15,15 +15,18 @@ from venusrl.env.messages import Json
 
 
 async def check_package(
-    folder: Path, config: Mapping[str, Json], sandboxes: Sandboxes | None = None
+    folder: Path,
+    config: Mapping[str, Json],
+    sandboxes: Sandboxes | None = None,
+    dependencies: Path | None = None,
 ) -> CheckReport:
     """Validate an unpacked package under a config; without `sandboxes` cases that need one wait."""
 
     async def start(package: Path, manifest: Manifest) -> EnvironmentProcess:
-        return await start_environment(package, manifest, config)
+        return await start_environment(package, manifest, config, dependencies=dependencies)
 
     try:
         content_hash(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
-    return await check_folder(folder, start, sandboxes)
+    return await check_folder(folder, start, sandboxes, dependencies)

@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
@@ -35,9 +36,6 @@ PATH_CHARS_MAX: Final = 240
 
 PATH_DEPTH_MAX: Final = 16
 """Deeper trees are an attack on recursion, not a package."""
-
-STREAM_BYTES_MAX: Final = UNPACKED_BYTES_MAX + FILES_MAX * 2048
-"""Decompressed bytes read at most: contents, and headers and padding of every file."""
 
 IGNORED_NAMES: Final = frozenset(
     {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".DS_Store"}
@@ -67,10 +65,8 @@ def pack(folder: Path) -> bytes:
         gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9, mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for name, path in _files(folder):
-            header = tarfile.TarInfo(name)
-            header.size = path.stat().st_size
-            header.mode = 0o755 if _is_executable(path) else 0o644
+        for name, path in files_below(folder):
+            header = header_of(name, path)
             with path.open("rb") as content:
                 archive.addfile(header, content)
     if packed.tell() > ARCHIVE_BYTES_MAX:
@@ -78,7 +74,25 @@ def pack(folder: Path) -> bytes:
     return packed.getvalue()
 
 
-def unpack(archive: Path | bytes, target: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large an archive may be, and what it may become."""
+
+    archive_bytes: int = ARCHIVE_BYTES_MAX
+    unpacked_bytes: int = UNPACKED_BYTES_MAX
+    files: int = FILES_MAX
+
+    @property
+    def stream_bytes(self) -> int:
+        """Decompressed bytes read at most: contents, and headers and padding of every file."""
+        return self.unpacked_bytes + self.files * 2048
+
+
+OF_PACKAGES: Final = Bounds()
+"""Bounds of what a user uploads."""
+
+
+def unpack(archive: Path | bytes, target: Path, bounds: Bounds = OF_PACKAGES) -> str:
     """Unpack a hostile archive as the folder `target`, return its content hash.
 
     PackageInvalid for links, special files, paths that leave the folder, and everything beyond the
@@ -86,24 +100,24 @@ def unpack(archive: Path | bytes, target: Path) -> str:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     size = len(archive) if isinstance(archive, bytes) else archive.stat().st_size
-    if size > ARCHIVE_BYTES_MAX:
-        raise _refused("", f"an archive of {size} bytes exceeds {ARCHIVE_BYTES_MAX}")
+    if size > bounds.archive_bytes:
+        raise _refused("", f"an archive of {size} bytes exceeds {bounds.archive_bytes}")
     staging = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
     try:
         staging.chmod(0o755)
         with io.BytesIO(archive) if isinstance(archive, bytes) else archive.open("rb") as stream:
-            _extract(stream, staging)
-        digest = content_hash(staging)
-        _move(staging, target, digest)
+            _extract(stream, staging, bounds)
+        digest = content_hash(staging, bounds)
+        _move(staging, target, (digest, bounds))
         return digest
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def content_hash(folder: Path) -> str:
+def content_hash(folder: Path, bounds: Bounds = OF_PACKAGES) -> str:
     """`sha256:` over the normalised tree; by-products do not count."""
     digest = hashlib.sha256(b"venus-package-1\n")
-    for name, path in _files(folder):
+    for name, path in files_below(folder, bounds.files):
         with path.open("rb") as content:
             inner = hashlib.file_digest(content, "sha256").hexdigest()
         digest.update(f"{name}\0{int(_is_executable(path))}\0{inner}\n".encode())
@@ -113,10 +127,11 @@ def content_hash(folder: Path) -> str:
 class _Bounded(io.RawIOBase):
     """A decompressed stream that ends in an error instead of growing without bound."""
 
-    def __init__(self, stream: gzip.GzipFile) -> None:
+    def __init__(self, stream: gzip.GzipFile, bounds: Bounds) -> None:
         super().__init__()
         self._stream = stream
-        self._left = STREAM_BYTES_MAX
+        self._bounds = bounds
+        self._left = bounds.stream_bytes
 
     def readable(self) -> bool:
         return True
@@ -127,7 +142,8 @@ class _Bounded(io.RawIOBase):
         chunk = self._stream.read(wanted)
         self._left -= len(chunk)
         if self._left < 0:
-            raise _refused("", f"the archive unpacks to more than {UNPACKED_BYTES_MAX} bytes")
+            limit = self._bounds.unpacked_bytes
+            raise _refused("", f"the archive unpacks to more than {limit} bytes")
         return chunk
 
 
@@ -140,24 +156,24 @@ class _Member(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
-def _extract(stream: BinaryIO, folder: Path) -> None:
+def _extract(stream: BinaryIO, folder: Path, bounds: Bounds) -> None:
     seen: set[str] = set()
-    left = UNPACKED_BYTES_MAX
+    left = bounds.unpacked_bytes
     try:
         with (
             gzip.GzipFile(fileobj=stream, mode="rb") as zipped,
-            tarfile.open(fileobj=_Bounded(zipped), mode="r|", tarinfo=_Member) as archive,
+            tarfile.open(fileobj=_Bounded(zipped, bounds), mode="r|", tarinfo=_Member) as archive,
         ):
             for member in archive:
                 name = _checked_name(member)
-                if len(seen) >= FILES_MAX:
-                    raise _refused("", f"more than {FILES_MAX} files")
+                if len(seen) >= bounds.files:
+                    raise _refused("", f"more than {bounds.files} files")
                 if name in seen:
                     raise _refused(name, "occurs twice")
                 seen.add(name)
                 left -= member.size
                 if left < 0:
-                    raise _refused(name, f"the tree exceeds {UNPACKED_BYTES_MAX} bytes")
+                    raise _refused(name, f"the tree exceeds {bounds.unpacked_bytes} bytes")
                 _write(archive, member, folder / name)
         for base, _, _ in os.walk(folder):
             Path(base).chmod(0o755)
@@ -200,15 +216,16 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Non
     path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
-def _move(staging: Path, target: Path, digest: str) -> None:
+def _move(staging: Path, target: Path, expected: tuple[str, Bounds]) -> None:
+    digest, bounds = expected
     try:
         staging.rename(target)
     except OSError:
-        if not target.is_dir() or content_hash(target) != digest:
+        if not target.is_dir() or content_hash(target, bounds) != digest:
             raise
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+def files_below(folder: Path, files_max: int = FILES_MAX) -> Iterator[tuple[str, Path]]:
     """Regular files below a folder by relative path, sorted; links are refused."""
     found: dict[str, Path] = {}
     for base, folders, names in os.walk(folder):
@@ -220,12 +237,20 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
                 raise _refused(relative, "is a link", "copy the file instead")
             if name in names and name not in IGNORED_NAMES and not name.endswith(".pyc"):
                 found[relative] = path
-    if len(found) > FILES_MAX:
-        raise _refused("", f"more than {FILES_MAX} files")
+    if len(found) > files_max:
+        raise _refused("", f"more than {files_max} files")
     for relative in sorted(found):
         if not found[relative].is_file():
             raise _refused(relative, "is a special file")
         yield relative, found[relative]
+
+
+def header_of(name: str, path: Path) -> tarfile.TarInfo:
+    """A member's header: nothing of the machine that packs it."""
+    header = tarfile.TarInfo(name)
+    header.size = path.stat().st_size
+    header.mode = 0o755 if _is_executable(path) else 0o644
+    return header
 
 
 def _is_executable(path: Path) -> bool:

@@ -12,6 +12,7 @@ CHORE_TASK: Final = "venus.chore"
 
 GENERATE: Final = "generate"
 VALIDATE_ENVIRONMENT: Final = "validate_environment"
+TEST_ENVIRONMENT: Final = "test_environment"
 PREPARE_JOB: Final = "prepare_job"
 IMPORT_MODEL: Final = "import_model"
 VALIDATE_DATASET: Final = "validate_dataset"
@@ -49,6 +50,16 @@ def checkpoint_prefix(job: JobId, checkpoint: CheckpointId, epoch: int) -> str:
 def package_path(content_sha: str) -> str:
     """Content-addressed environment package archive."""
     return f"environments/{content_sha}.tar.gz"
+
+
+def dependencies_path(key: str) -> str:
+    """What a build of requirements left: names the archive. Created last, it is the commit point."""
+    return f"dependencies/{key}.json"
+
+
+def dependency_archive_path(key: str, sha: str) -> str:
+    """Content-addressed archive of one build; two builds of a key may differ in bytes."""
+    return f"dependencies/{key}-{sha}.tar.gz"
 
 
 def model_path(model: str, file: str) -> str:

@@ -131,6 +131,10 @@ class Settings:
     """Local copies of hub repositories, in the layout of a hub client's cache."""
     hub_url: str = ""
     """Where missing hub revisions are fetched; nothing is ever fetched without it."""
+    package_index: str = ""
+    """Index of the wheels that requirements name; without it what pip is configured with."""
+    package_folder: Path | None = None
+    """Folder of wheels; with it nothing is downloaded."""
     log_level: str = "INFO"
     is_checking: bool = False
     """Invariants of the core are checked after every step: tests and the small profile."""
@@ -157,8 +161,10 @@ class Settings:
             api_port=_read(source, "VENUS_API_PORT", int, DEFAULT_API_PORT),
             schedulers=_read(source, "VENUS_SCHEDULERS", int, 1),
             database_connections=_read(source, "VENUS_DATABASE_CONNECTIONS", int, 8),
-            hub_folder=Path(source["VENUS_HUB_FOLDER"]) if source.get("VENUS_HUB_FOLDER") else None,
+            hub_folder=_path(source, "VENUS_HUB_FOLDER"),
             hub_url=source.get("VENUS_HUB_URL", "").rstrip("/"),
+            package_index=source.get("VENUS_PACKAGE_INDEX", ""),
+            package_folder=_path(source, "VENUS_PACKAGE_FOLDER"),
             log_level=(source.get("VENUS_LOG_LEVEL") or "INFO").upper(),
             is_checking=_read(source, "VENUS_CHECK_INVARIANTS", _boolean, is_small),
         )
@@ -211,6 +217,8 @@ VARIABLES: Final = (
     "VENUS_DATABASE_CONNECTIONS",
     "VENUS_HUB_FOLDER",
     "VENUS_HUB_URL",
+    "VENUS_PACKAGE_INDEX",
+    "VENUS_PACKAGE_FOLDER",
     "VENUS_LOG_LEVEL",
     "VENUS_CHECK_INVARIANTS",
 )
@@ -224,6 +232,11 @@ def _boolean(text: str) -> bool:
     if text.lower() in TRUE_TEXTS | FALSE_TEXTS:
         return text.lower() in TRUE_TEXTS
     raise ValueError(f"not a boolean: {text!r}")
+
+
+def _path(source: Mapping[str, str], variable: str) -> Path | None:
+    text = source.get(variable, "")
+    return Path(text) if text else None
 
 
 def _read(source: Mapping[str, str], variable: str, kind: Callable[[str], T], default: T) -> T:

@@ -96,6 +96,16 @@ class Blobs:
             raise PayloadUnreadable(f"{path}: content does not match its recorded sha256")
         return data
 
+    async def exists(self, path: str) -> bool:
+        """Whether the object is there. Raises PayloadUnreadable when the store does not say."""
+        try:
+            await obstore.head_async(self._store, path)
+        except FileNotFoundError:
+            return False
+        except (BaseError, OSError) as error:
+            raise PayloadUnreadable(_said(path, error)) from error
+        return True
+
     async def stream(self, path: str, part: tuple[int, int] | None = None) -> AsyncIterator[bytes]:
         """The object's bytes in chunks, for downloads; `part` is (first byte, byte after the last).
 

@@ -94,7 +94,15 @@ environment = Table(
     Column("name", Text, nullable=False),
     Column("latest_version", Integer, nullable=False, server_default="0"),
     _created(),
-    UniqueConstraint("project_id", "name"),
+    # Its versions stay for the jobs that use them; its name is free again.
+    Column("deleted_at", DateTime(timezone=True)),
+    Index(
+        "uq_environment_live",
+        "project_id",
+        "name",
+        unique=True,
+        postgresql_where=text("deleted_at is null"),
+    ),
 )
 
 environment_version = Table(
@@ -111,6 +119,13 @@ environment_version = Table(
     Column("findings", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     # Number of tasks by split, filled by validation.
     Column("splits", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    # {key, packages: {name: version}, bytes}, filled by the build of requirements.txt.
+    Column("dependencies", JSONB),
+    # Never chosen as the newest; a job may name it.
+    Column("is_draft", Boolean, nullable=False, server_default=text("false")),
+    # Refused for new jobs. The state beside it comes back with a publish.
+    Column("yanked_at", DateTime(timezone=True)),
+    Column("yank_reason", Text),
     _created(),
     UniqueConstraint("environment_id", "version"),
     UniqueConstraint("environment_id", "content_sha"),

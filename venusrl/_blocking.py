@@ -45,6 +45,11 @@ class Environments(Surface[AsyncEnvironments]):
     get = blocking(AsyncEnvironments.get)
     versions = each(AsyncEnvironments.versions)
     version = blocking(AsyncEnvironments.version)
+    yank = blocking(AsyncEnvironments.yank)
+    publish = blocking(AsyncEnvironments.publish)
+    validate = blocking(AsyncEnvironments.validate)
+    test = blocking(AsyncEnvironments.test)
+    delete = blocking(AsyncEnvironments.delete)
 
 
 class Models(Surface[AsyncModels]):

@@ -1,6 +1,6 @@
 """What of a well-formed spec contradicts the project, the pool or itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from api.jobs.outcome import Outcome, Surroundings
@@ -114,14 +114,9 @@ def check_environment(
         message = f"There is no environment {name!r} in this project."
         outcome.error(REF, "unknown_environment", message, f"See GET /v1/environments.{near}")
         return
-    ready = [row for row in versions if row.state == "ready"]
-    found = [row for row in ready if not number or row.version == int(number)]
-    if not found:
-        states = ", ".join(f"{row.version}: {row.state}" for row in versions[-5:])
-        message = f"Environment {name!r} has no such ready version."
-        outcome.error(REF, "version_not_ready", message, f"Newest versions: {states}.")
+    version = outcome.version = _usable(versions, name, number, outcome)
+    if version is None:
         return
-    version = outcome.version = found[-1]
     normal["environments"][0]["ref"] = f"{name}@{version.version}"
     _check_rewrites(spec, version, outcome)
     if not number:
@@ -138,6 +133,35 @@ def _check_rewrites(spec: JobSpec, version: Any, outcome: Outcome) -> None:
         )
         hint = "Use segment: each rewritten history is a token sequence of its own."
         outcome.error("/model/on_history_rewrite", "history_rewritten", message, hint)
+
+
+def _usable(versions: Sequence[Any], name: str, number: str, outcome: Outcome) -> Any:
+    """The version of this number, or the newest published one; None with a finding."""
+    ready = [row for row in versions if row.state == "ready"]
+    meant = [row for row in ready if (row.version == int(number) if number else not row.is_draft)]
+    found = [row for row in meant if row.yanked_at is None]
+    if found:
+        return found[-1]
+    states = ", ".join(f"{row.version}: {_state(row)}" for row in versions[-5:])
+    if meant:
+        which = f"Version {meant[-1].version}" if number else "Every published version"
+        why = f": {meant[-1].yank_reason}" if meant[-1].yank_reason else ""
+        message = f"{which} of environment {name!r} is yanked{why}."
+        hint = f"Newest versions: {states}. POST .../publish takes a yank back."
+        outcome.error(REF, "version_yanked", message, hint)
+        return None
+    message = f"Environment {name!r} has no such ready version."
+    hint = f"Newest versions: {states}."
+    if any(row.is_draft for row in ready) and not number:
+        hint += " A draft is used by its number, or once it is published."
+    outcome.error(REF, "version_not_ready", message, hint)
+    return None
+
+
+def _state(row: Any) -> str:
+    if row.yanked_at is not None:
+        return "yanked"
+    return "draft" if row.is_draft and row.state == "ready" else str(row.state)
 
 
 def _check_splits(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.names import PREPARE_JOB, VALIDATE_ENVIRONMENT
@@ -30,6 +30,8 @@ class Validated:
     passed: bool
     findings: Sequence[Mapping[str, str]]
     splits: Mapping[str, int]
+    dependencies: Mapping[str, object] | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +71,32 @@ async def package(connection: AsyncConnection, version_id: str) -> Package | Non
     return None if row is None else Package(row.package_uri, row.package_sha)
 
 
+UNDECIDED: Final = ("building", "validating")
+"""States of a version that has no outcome yet."""
+
+
+async def begin_validation(connection: AsyncConnection, version_id: str) -> None:
+    """What the version needs is built; one that has an outcome keeps it meanwhile."""
+    await connection.execute(
+        update(version)
+        .where(version.c.id == version_id, version.c.state == "building")
+        .values(state="validating")
+    )
+
+
 async def write_validation(
     connection: AsyncConnection, version_id: str, outcome: Validated
 ) -> None:
-    """The version is ready or failed; the first outcome wins."""
+    """The version is ready or failed; the first outcome wins, but for one that was asked for again."""
+    is_open = true() if outcome.again else version.c.state.in_(UNDECIDED)
     await connection.execute(
         update(version)
-        .where(version.c.id == version_id, version.c.state == "validating")
+        .where(version.c.id == version_id, is_open)
         .values(
             state="ready" if outcome.passed else "failed",
             findings=[dict(one) for one in outcome.findings],
             splits=dict(outcome.splits),
+            dependencies=None if outcome.dependencies is None else dict(outcome.dependencies),
         )
     )
 
@@ -150,14 +167,17 @@ async def due_operations(
 
 
 async def settle_failed(connection: AsyncConnection) -> None:
-    """Versions and jobs whose operation failed must not stay in `validating`."""
+    """Versions and jobs whose operation failed must not stay in validation."""
     await connection.execute(
         text(
             "update environment_version v set state = 'failed', findings = jsonb_build_array("
             " jsonb_build_object('pointer', '', 'code', o.error->>'code',"
             " 'message', o.error->>'detail', 'hint', '', 'severity', 'error'))"
             " from operation o where o.kind = :kind and o.state = 'failed'"
-            " and v.state = 'validating' and v.id = o.request->>'environment_version_id'"
+            " and v.state in ('building', 'validating') and not exists (select 1 from operation n"
+            " where n.kind = :kind and n.ended_at is null"
+            " and n.request->>'environment_version_id' = v.id)"
+            " and v.id = o.request->>'environment_version_id'"
         ),
         {"kind": VALIDATE_ENVIRONMENT},
     )

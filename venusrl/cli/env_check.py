@@ -63,6 +63,12 @@ def check(folder: Folder = Path(), plain: Plain = False, as_json: AsJson = False
 
 
 async def _check(machine: "Machine", folder: Path) -> "CheckReport":
-    from venusrl.env.host.checks import check_folder
+    from venusrl.env.host.checks import CheckReport, check_folder
+    from venusrl.env.host.manifest import PackageInvalid
+    from venusrl.env.local.builds import built_here
 
-    return await check_folder(folder, machine.start, machine.sandboxes(folder))
+    try:
+        built = await built_here(folder)
+    except PackageInvalid as error:
+        return CheckReport(error.findings)
+    return await check_folder(folder, machine.start, machine.sandboxes(folder), built)

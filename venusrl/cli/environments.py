@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from venusrl.cli import env_check, env_eval, env_score
+from venusrl.cli import env_check, env_eval, env_registry, env_score
 from venusrl.cli.output import AsJson, Limit, connected, write_json, write_line, write_table
 
 app = typer.Typer(no_args_is_help=True)
@@ -14,6 +14,12 @@ app.command("init")(env_check.init)
 app.command("test")(env_check.check)
 app.command("eval")(env_eval.evaluate)
 app.command("score")(env_score.score)
+app.command("show")(env_registry.show)
+app.command("yank")(env_registry.yank)
+app.command("publish")(env_registry.publish)
+app.command("validate")(env_registry.validate)
+app.command("test-run")(env_registry.run_test)
+app.command("delete")(env_registry.delete)
 
 
 @app.command()
@@ -21,16 +27,20 @@ def push(
     folder: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="Folder with a venus.toml.")
     ],
+    draft: Annotated[
+        bool, typer.Option("--draft", help="Not the newest version until `venus env publish`.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Upload a package and wait until it is validated; the same content is the same version."""
     with connected(as_json) as client:
-        version = client.environments.push(folder)
+        version = client.environments.push(folder, draft=draft)
     if as_json:
         write_json(version)
         return
     splits = ", ".join(f"{count} {name}" for name, count in sorted(version.splits.items()))
-    write_line(f"{version.ref} is {version.state} ({splits}), {version.content_sha}")
+    state = "a ready draft" if version.draft and version.state == "ready" else version.state
+    write_line(f"{version.ref} is {state} ({splits}), {version.content_sha}")
 
 
 @app.command("list")
@@ -54,8 +64,9 @@ def versions(name: str, limit: Limit = 100, as_json: AsJson = False) -> None:
         write_json(found)
         return
     rows = [
-        (one.ref, one.state, sum(one.splits.values()), f"{one.created_at:%Y-%m-%d %H:%M}",
-         one.content_sha, "; ".join(f"{f.pointer} {f.message}" for f in one.findings) or None)
+        (one.ref, f"{one.state}{' draft' if one.draft else ''}", sum(one.splits.values()),
+         f"{one.created_at:%Y-%m-%d %H:%M}", one.content_sha,
+         "; ".join(f"{f.pointer} {f.message}" for f in one.findings) or None)
         for one in found
     ]  # fmt: skip
     write_table(("ref", "state", "tasks", "created", "content", "findings"), rows)

@@ -1,4 +1,4 @@
-"""Validates an environment version: its code starts, loads and plays its cases in sandboxes only."""
+"""Makes an environment version usable: builds its requirements, then plays it in sandboxes only."""
 
 import tempfile
 from collections.abc import Mapping
@@ -13,9 +13,13 @@ from infra.codec import convert
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.system import preparation as store
 from stores.system.operations import TakenOperation
-from venusrl.env.host.manifest import Finding
+from venusrl.env.host.checks import CheckReport
+from venusrl.env.host.dependencies import PackageSource
+from venusrl.env.host.manifest import PackageInvalid
+from venusrl.env.host.requirements import pinned
 from workers.chores.case_sandboxes import CaseSandboxes
-from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
+from workers.chores.handling import ChoreFailed, ChoreTools, finding_json, readable_package
+from workers.dependencies import BuildRecord, Dependencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,44 +27,77 @@ class ValidateRequest:
     """What the operation's row asks for."""
 
     environment_version_id: str
+    again: bool = False
+    """The version has had an outcome, which this one replaces."""
 
 
 async def validate(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, object]:
-    """Play the checks and write the version's state, findings and numbers of tasks."""
+    """Build and check, then write the version's state, findings and numbers of tasks."""
     try:
         request = convert(dict(operation.request), ValidateRequest)
     except msgspec.ValidationError as error:
         raise ChoreFailed("bad_request", str(error)) from error
+    version_id = request.environment_version_id
+    with tempfile.TemporaryDirectory(prefix="venus-validate-") as folder:
+        target = await fetched(tools, version_id, Path(folder))
+        try:
+            record = await built(tools, target)
+        except PackageInvalid as error:
+            report, record = CheckReport(error.findings), None
+        else:
+            report = await _checked(tools, version_id, target)
+    outcome = store.Validated(
+        passed=report.passed,
+        findings=tuple(finding_json(one) for one in report.findings),
+        splits=dict(report.tasks),
+        dependencies=None if record is None else record.for_people(),
+        again=request.again,
+    )
     async with tools.database.begin() as connection:
-        package = await store.package(connection, request.environment_version_id)
+        await store.write_validation(connection, version_id, outcome)
+    return {"passed": report.passed, "cases": report.cases, "tasks": dict(report.tasks)}
+
+
+async def fetched(tools: ChoreTools, version_id: str, folder: Path) -> Path:
+    """The unpacked package of a version, below `folder`. Raises ChoreFailed."""
+    async with tools.database.begin() as connection:
+        package = await store.package(connection, version_id)
     if package is None:
         raise ChoreFailed("not_found", "the environment version is gone")
     try:
         data = await tools.blobs.read(package.uri, package.sha)
     except PayloadUnreadable as error:
         raise ChoreFailed("payload_unreadable", str(error)) from error
-    with tempfile.TemporaryDirectory(prefix="venus-validate-") as folder:
-        target = readable_package(Path(folder), data)
-        runtime = ProcessRuntime(Path(folder) / "guest")
-        try:
-            report = await check_package(target, {}, CaseSandboxes(runtime, target))
-        finally:
-            await runtime.close()
-    outcome = store.Validated(
-        passed=report.passed,
-        findings=tuple(_finding(one) for one in report.findings),
-        splits=dict(report.tasks),
-    )
+    return readable_package(folder, data)
+
+
+async def built(tools: ChoreTools, package: Path) -> BuildRecord | None:
+    """The build that a package needs, made if need be. Raises PackageInvalid, ChoreFailed."""
+    requirements = pinned(package)
+    if not requirements.pins:
+        return None
+    settings = tools.settings
+    source = PackageSource(settings.package_folder, settings.package_index)
+    try:
+        return await Dependencies(tools.blobs, settings.home).ensure(requirements, source)
+    except PayloadUnreadable as error:
+        raise ChoreFailed("payload_unreadable", str(error)) from error
+
+
+async def built_folder(tools: ChoreTools, package: Path) -> Path | None:
+    """That build, unpacked on this machine. Raises ChoreFailed."""
+    try:
+        return await Dependencies(tools.blobs, tools.settings.home).folder(package)
+    except PayloadUnreadable as error:
+        raise ChoreFailed("payload_unreadable", str(error)) from error
+
+
+async def _checked(tools: ChoreTools, version_id: str, target: Path) -> CheckReport:
     async with tools.database.begin() as connection:
-        await store.write_validation(connection, request.environment_version_id, outcome)
-    return {"passed": report.passed, "cases": report.cases, "tasks": dict(report.tasks)}
-
-
-def _finding(one: Finding) -> dict[str, str]:
-    return {
-        "pointer": f"/{one.file}{one.pointer}",
-        "code": "package_invalid",
-        "message": one.message,
-        "hint": one.hint,
-        "severity": one.severity,
-    }
+        await store.begin_validation(connection, version_id)
+    dependencies = await built_folder(tools, target)
+    runtime = ProcessRuntime(target.parent / "guest")
+    try:
+        return await check_package(target, {}, CaseSandboxes(runtime, target), dependencies)
+    finally:
+        await runtime.close()

@@ -47,16 +47,22 @@ async def generate(tools: ChoreTools, operation: TakenOperation) -> Mapping[str,
         request = convert(dict(operation.request), GenerateRequest)
     except msgspec.ValidationError as error:
         raise ChoreFailed("bad_request", str(error)) from error
-    checkpoint_id = CheckpointId(request.checkpoint_id)
+    saved = await saved_checkpoint(tools, operation, request.checkpoint_id)
+    return await answer(saved, request)
+
+
+async def saved_checkpoint(
+    tools: ChoreTools, operation: TakenOperation, id: str
+) -> WholeCheckpoint:
+    """A checkpoint of the operation's project. Raises ChoreFailed."""
     async with tools.database.begin() as connection:
-        row = await store.of_project(connection, operation.project_id, checkpoint_id)
+        row = await store.of_project(connection, operation.project_id, CheckpointId(id))
     if row is None:
-        raise ChoreFailed("not_found", f"there is no checkpoint {checkpoint_id}")
+        raise ChoreFailed("not_found", f"there is no checkpoint {id}")
     try:
-        saved = await read_whole(tools.blobs, row.manifest_uri)
+        return await read_whole(tools.blobs, row.manifest_uri)
     except PayloadUnreadable as error:
         raise ChoreFailed("checkpoint_unreadable", str(error)) from error
-    return await answer(saved, request)
 
 
 async def answer(saved: WholeCheckpoint, request: GenerateRequest) -> Mapping[str, object]:
@@ -66,7 +72,7 @@ async def answer(saved: WholeCheckpoint, request: GenerateRequest) -> Mapping[st
         prompt = folder.chat.prompt(_conversation(request), request.tools)
         engine = EmbeddedEngine(saved.checkpoint_id, folder, ONE_REQUEST, version=saved.step)
         try:
-            result = await engine.generate(_request(folder, prompt, request))
+            result = await engine.generate(request_for(folder, prompt, request))
         except EngineRefused as refused:
             raise ChoreFailed(refused.reason.value, refused.detail) from refused
         finally:
@@ -83,7 +89,10 @@ def _conversation(request: GenerateRequest) -> tuple[Message, ...]:
         raise ChoreFailed("bad_request", str(error)) from error
 
 
-def _request(folder: ModelFolder, prompt: tuple[int, ...], request: GenerateRequest) -> GenRequest:
+def request_for(
+    folder: ModelFolder, prompt: tuple[int, ...], request: GenerateRequest
+) -> GenRequest:
+    """What the engine is asked. Raises ChoreFailed `context_overflow` where no token fits."""
     room = folder.config.max_position_embeddings - len(prompt)
     if room <= 0:
         limit = folder.config.max_position_embeddings

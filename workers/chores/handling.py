@@ -11,6 +11,7 @@ from infra.settings import Settings
 from stores.blobs import Blobs
 from stores.system.operations import TakenOperation
 from stores.unit_of_work import Database
+from venusrl.env.host.manifest import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,14 @@ def readable_package(folder: Path, data: bytes) -> Path:
     unpack(data, target)
     folder.chmod(0o755)
     return target
+
+
+def finding_json(one: Finding) -> dict[str, str]:
+    """A finding of a package as its version stores it."""
+    return {
+        "pointer": f"/{one.file}{one.pointer}",
+        "code": one.code,
+        "message": one.message,
+        "hint": one.hint,
+        "severity": one.severity,
+    }

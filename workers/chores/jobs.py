@@ -25,6 +25,7 @@ from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Task
 from workers.chores.dataset_tasks import TaskList, dataset_tasks
 from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
+from workers.dependencies import Dependencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,10 @@ async def _from_environment(
     data = await tools.blobs.read(job.package.uri, job.package.sha)
     with tempfile.TemporaryDirectory(prefix="venus-prepare-") as folder:
         target = readable_package(Path(folder), data)
-        process = await start_environment(target, read_manifest(target), job.config)
+        built = await Dependencies(tools.blobs, tools.settings.home).folder(target)
+        process = await start_environment(
+            target, read_manifest(target), job.config, dependencies=built
+        )
         try:
             return {split: TaskList(await process.load(split)) for split in splits}
         finally:

@@ -18,6 +18,7 @@ from infra.names import (
     GENERATE,
     IMPORT_MODEL,
     PREPARE_JOB,
+    TEST_ENVIRONMENT,
     VALIDATE_DATASET,
     VALIDATE_ENVIRONMENT,
 )
@@ -31,6 +32,7 @@ from workers.chores.handling import ChoreFailed, ChoreTools, Handler
 HANDLERS: Final[Mapping[str, str]] = {
     GENERATE: "workers.chores.generate:generate",
     VALIDATE_ENVIRONMENT: "workers.chores.environments:validate",
+    TEST_ENVIRONMENT: "workers.chores.environment_tests:test",
     PREPARE_JOB: "workers.chores.jobs:prepare",
     IMPORT_MODEL: "workers.chores.models:import_model",
     VALIDATE_DATASET: "workers.chores.datasets:validate",

@@ -53,7 +53,9 @@ DATA_KEY_BYTES: Final = 32
 
 async def start_process(package: Package, config: Mapping[str, Json]) -> EnvironmentProcess:
     """Start an environment's process in its own sandbox."""
-    return await start_environment(package.folder, package.manifest, config)
+    return await start_environment(
+        package.folder, package.manifest, config, dependencies=package.dependencies
+    )
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from domain.errors import PayloadUnreadable
 from environments.package import unpack
 from stores.blobs import Blobs
 from venusrl.env.host.manifest import Manifest, PackageInvalid, read_manifest
+from workers.dependencies import Dependencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Package:
 
     folder: Path
     manifest: Manifest
+    dependencies: Path | None = None
+    """Its built requirements, if it has any."""
 
 
 class Packages:
@@ -32,6 +35,7 @@ class Packages:
     def __init__(self, blobs: Blobs, root: Path) -> None:
         self._blobs = blobs
         self._root = root
+        self._dependencies = Dependencies(blobs, root.parent)
         self._fetched: dict[str, asyncio.Task[Package]] = {}
 
     async def fetch(self, ref: PackageRef) -> Package:
@@ -46,9 +50,10 @@ class Packages:
         folder = self._root / ref.sha.replace(":", "-")
         try:
             await asyncio.to_thread(unpack, archive, folder)
-            return Package(folder, read_manifest(folder))
+            manifest = read_manifest(folder)
         except (PackageInvalid, OSError) as error:
             raise PayloadUnreadable(f"package {ref.uri}: {error}") from error
+        return Package(folder, manifest, await self._dependencies.folder(folder))
 
 
 def _is_good(task: "asyncio.Task[Package]") -> bool:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from tests.integration.environments.helpers import CALC, write_package
 from tests.support.requirements import requires
+from tests.support.wheels import write_wheel
 from venusrl.cli.app import app
 
 GRADED = """
@@ -120,3 +121,48 @@ def test_findings_read_like_a_compilers(tmp_path: Path) -> None:
 
 def test_a_missing_folder_is_usage(tmp_path: Path) -> None:
     assert venus("test", str(tmp_path / "nowhere")).exit_code == 2
+
+
+NEEDY = """
+import tinydep
+
+class Env(Environment):
+    @reward()
+    async def score(self, rollout):
+        return float(rollout.answer_text == tinydep.VERSION)
+"""
+
+
+@pytest.fixture
+def needy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with a pin, wheels in a folder, and a cache of its own."""
+    monkeypatch.setenv("VENUS_PACKAGE_FOLDER", str(tmp_path / "wheels"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_wheel(tmp_path / "wheels", "tinydep", "1.2")
+    folder = tmp_path / "package"
+    folder.mkdir()
+    write_package(folder, NEEDY, "sandbox = false\n")
+    (folder / "requirements.txt").write_text("\ntinydep==1.2\n")
+    (folder / "cases").mkdir()
+    case = {"task": "train-0", "turns": [{"content": "1.2"}], "expect": {"total": 1}}
+    (folder / "cases" / "all.jsonl").write_text(json.dumps(case))
+    return folder
+
+
+def test_requirements_are_built_once_for_this_machine(needy: Path, tmp_path: Path) -> None:
+    status, document = checked(needy)
+    assert (status, places(document), document["cases"]) == (0, [], 1)
+    assert not (needy / "tinydep.py").exists()
+    for wheel in (tmp_path / "wheels").iterdir():
+        wheel.unlink()
+    assert checked(needy)[0] == 0
+
+
+def test_a_pin_that_cannot_be_had_is_a_finding_at_its_line(needy: Path) -> None:
+    (needy / "requirements.txt").write_text("\ntinydep==1.3\nother>=1\n")
+    status, document = checked(needy)
+    assert (status, places(document)) == (1, [("requirements.txt", 3)])
+    (needy / "requirements.txt").write_text("\ntinydep==1.3\n")
+    status, document = checked(needy)
+    assert (status, places(document)) == (1, [("requirements.txt", 2)])
+    assert "no wheel of tinydep" in document["findings"][0]["message"]

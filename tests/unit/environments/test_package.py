@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import package
-from environments.package import content_hash, pack, unpack
+from environments.package import OF_PACKAGES, Bounds, content_hash, pack, unpack
 from venusrl.env.host.manifest import PackageInvalid, read_manifest
 
 MANIFEST = 'name = "calc"\nversion = "1"\nsdk = 1\nentry = "env:Calc"\n'
@@ -47,9 +46,9 @@ def member(
     return archive_of(add)
 
 
-def refused(archive: bytes, target: Path) -> str:
+def refused(archive: bytes, target: Path, bounds: Bounds = OF_PACKAGES) -> str:
     with pytest.raises(PackageInvalid) as caught:
-        unpack(archive, target)
+        unpack(archive, target, bounds)
     assert list(target.parent.iterdir()) == []
     return caught.value.findings[0].message
 
@@ -136,12 +135,11 @@ def test_a_file_below_a_file_is_refused(target: Path) -> None:
     refused(archive_of(add), target)
 
 
-def test_a_bomb_ends_at_the_limit(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "UNPACKED_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr(package, "STREAM_BYTES_MAX", 2 << 20)
-    assert "exceeds" in refused(member("zeros", bytes(4 << 20)), target)
+def test_a_bomb_ends_at_the_limit(target: Path) -> None:
+    bounds = Bounds(unpacked_bytes=1 << 20, files=10)
+    assert "exceeds" in refused(member("zeros", bytes(4 << 20)), target, bounds)
     header_bomb = gzip.compress(_pax_header(4 << 20))
-    assert "header extension exceeds" in refused(header_bomb, target)
+    assert "header extension exceeds" in refused(header_bomb, target, bounds)
 
 
 def _pax_header(size: int) -> bytes:
@@ -150,20 +148,17 @@ def _pax_header(size: int) -> bytes:
     return header.tobuf(tarfile.USTAR_FORMAT) + bytes(size)
 
 
-def test_too_many_files_are_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "FILES_MAX", 3)
-
+def test_too_many_files_are_refused(target: Path) -> None:
     def add(archive: tarfile.TarFile) -> None:
         for number in range(5):
             archive.addfile(tarfile.TarInfo(f"f{number}"))
 
-    assert "more than 3 files" in refused(archive_of(add), target)
+    assert "more than 3 files" in refused(archive_of(add), target, Bounds(files=3))
 
 
-def test_an_oversize_archive_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "ARCHIVE_BYTES_MAX", 10)
+def test_an_oversize_archive_is_refused(target: Path) -> None:
     target.parent.mkdir(parents=True)
-    assert "exceeds 10" in refused(bytes(11), target)
+    assert "exceeds 10" in refused(bytes(11), target, Bounds(archive_bytes=10))
 
 
 @pytest.mark.parametrize("archive", [b"", b"x" * 100, gzip.compress(b"x" * 100)])

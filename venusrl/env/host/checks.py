@@ -15,26 +15,23 @@ from typing import Final
 
 from venusrl.env.host.cases import Case, read_cases
 from venusrl.env.host.code import check_code
-from venusrl.env.host.episode import Played, Sandboxes, Spoken, Stage, grade_group, play
+from venusrl.env.host.episode import Sandboxes, Stage
 from venusrl.env.host.manifest import Finding, Manifest, PackageInvalid, read_manifest
+from venusrl.env.host.playing import play_case
 from venusrl.env.host.ports import (
     EnvironmentFault,
     EnvironmentInfo,
     EnvironmentProcess,
     InstanceKey,
-    RolloutGrade,
 )
-from venusrl.env.messages import Json, Message, Rollout, Task
-from venusrl.env.values import Unscorable, Value
+from venusrl.env.host.requirements import read_requirements, requirement_finding
+from venusrl.env.messages import Task
 
 SPLITS: Final = ("train", "test")
 """The splits that a job can use."""
 
 CASES_AT_ONCE: Final = 8
 """Sandboxes in use by one validation."""
-
-VALUE_TOLERANCE: Final = 1e-9
-"""An expected value written in decimal equals the float that a reward computes."""
 
 Start = Callable[[Path, Manifest], Awaitable[EnvironmentProcess]]
 """Starts the environment process of an unpacked package. Raises EnvironmentFault."""
@@ -57,15 +54,21 @@ class CheckReport:
 
 
 async def check_folder(
-    folder: Path, start: Start, sandboxes: Sandboxes | None = None
+    folder: Path,
+    start: Start,
+    sandboxes: Sandboxes | None = None,
+    dependencies: Path | None = None,
 ) -> CheckReport:
-    """Validate an unpacked package; without `sandboxes` cases that need one wait."""
+    """Validate an unpacked package; without `sandboxes` cases that need one wait.
+
+    `dependencies` is the folder that its requirements were built into; `start` brings them along.
+    """
     try:
         manifest = read_manifest(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
-    code = check_code(folder)
-    findings = [*_unsupported(folder, manifest), *code]
+    code = check_code(folder, dependencies)
+    findings = [*_unbuilt(folder, dependencies), *_unsupported(manifest), *code]
     if any(one.severity == "error" for one in code):
         return CheckReport(tuple(findings), manifest)
     try:
@@ -112,13 +115,17 @@ async def _check_running(subject: _Subject, findings: list[Finding]) -> CheckRep
     return CheckReport(tuple(findings), subject.manifest, info, counts, played)
 
 
-def _unsupported(folder: Path, manifest: Manifest) -> list[Finding]:
+def _unbuilt(folder: Path, dependencies: Path | None) -> list[Finding]:
+    requirements = read_requirements(folder)
+    if dependencies is None and requirements.pins:
+        unbuilt = requirement_finding(0, "requirements_not_built", "requirements are not built")
+        return [*requirements.findings, unbuilt]
+    return list(requirements.findings)
+
+
+def _unsupported(manifest: Manifest) -> list[Finding]:
     """What a package asks for and would not get: refused, so that nothing is silently left out."""
     findings: list[Finding] = []
-    requirements = folder / "requirements.txt"
-    if requirements.is_file() and requirements.read_text(errors="replace").strip():
-        hint = "use the standard library, or files of the package"
-        findings.append(Finding(requirements.name, "", "requirements are not installed", hint))
     if manifest.secrets:
         findings.append(Finding("venus.toml", "/secrets", "secrets are not served"))
     if manifest.network_allow:
@@ -179,7 +186,8 @@ async def _play_all(
             task = by_id.get((case.split, case.task))
             if task is None:
                 return [case.finding("/task", f"split {case.split} has no task {case.task}")]
-            return await _play(subject, case, task, InstanceKey(f"case-{next(numbers)}", 1))
+            key = InstanceKey(f"case-{next(numbers)}", 1)
+            return list((await play_case(subject.stage, case, task, key)).findings)
 
     for found in await asyncio.gather(*(play(case) for case in cases)):
         findings += found
@@ -198,60 +206,3 @@ def _coverage(info: EnvironmentInfo, cases: Sequence[Case]) -> list[Finding]:
     ]
     message = f"no case expects {' or '.join(missing)}"
     return [Finding("cases", "", message, severity="warning")] if missing else []
-
-
-async def _play(subject: _Subject, case: Case, task: Task, key: InstanceKey) -> list[Finding]:
-    """Play one case to its end, grade it, and compare."""
-
-    async def speak(messages: Sequence[Message], turn: int) -> Spoken | str:
-        if turn >= len(case.turns):
-            return "turn_limit"
-        scripted = case.turns[turn]
-        return Spoken(scripted.message(task), scripted.finish)
-
-    try:
-        played = await play(subject.stage, key, task, speak)
-        grade = await _grade(subject.stage, played.rollout)
-    except EnvironmentFault as fault:
-        return [case.finding("", str(fault))]
-    findings = _replies(case, played)
-    end = played.rollout.end
-    if case.end is not None and end != case.end:
-        findings.append(case.finding("/expect/end", f"ended {end}, not {case.end}"))
-    return findings + _compare(case, grade)
-
-
-async def _grade(stage: Stage, rollout: Rollout) -> RolloutGrade:
-    (grade,) = await grade_group(stage, [rollout], 0)
-    return grade
-
-
-def _replies(case: Case, played: Played) -> list[Finding]:
-    """Findings where the environment answered otherwise than the script expects."""
-    findings = []
-    for number, (turn, reply) in enumerate(zip(case.turns, played.replies, strict=False)):
-        said = tuple(one.content for one in reply or ())
-        if turn.replies is not None and said != turn.replies:
-            detail = f"the environment answered {list(said)!r:.300}"
-            findings.append(case.finding(f"/turns/{number}/replies", detail))
-    return findings
-
-
-def _compare(case: Case, grade: RolloutGrade) -> list[Finding]:
-    found: dict[str, Value] = {**grade.components, "total": grade.total}
-    findings = []
-    for name, expected in case.expected.items():
-        pointer = "/expect/total" if name == "total" else f"/expect/components/{name}"
-        if name not in found:
-            findings.append(case.finding(pointer, f"there is no component {name}"))
-        elif not _agrees(found[name], expected):
-            findings.append(case.finding(pointer, f"is {found[name]}, not {expected}"))
-    return findings
-
-
-def _agrees(value: Value, expected: Json) -> bool:
-    if isinstance(expected, Mapping):
-        return isinstance(value, Unscorable) and value.reason == expected.get("unscorable")
-    if isinstance(value, Unscorable) or not isinstance(expected, (int, float)):
-        return False
-    return abs(value - expected) <= VALUE_TOLERANCE

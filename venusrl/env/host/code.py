@@ -8,24 +8,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from venusrl.env.host.dependencies import modules
 from venusrl.env.host.manifest import Finding
 
 FILES_MAX: Final = 200
 """A package with more modules than this is a library; its import says what is wrong with it."""
 
 SERVED: Final = frozenset({"venusrl"})
-"""Beside the standard library and the package's own modules, all that can be imported."""
+"""Beside the standard library, the package's own modules and its built requirements, all there is."""
 
 UNSERVED_FOLDERS: Final = frozenset({"grader", "image", "tests"})
 """Their code runs elsewhere, or never."""
 
 
-def check_code(folder: Path) -> list[Finding]:
+def check_code(folder: Path, dependencies: Path | None = None) -> list[Finding]:
     """Findings with the line as their pointer: `/12` of `env.py`."""
     findings: list[Finding] = []
     own = {path.stem for path in folder.glob("*.py")} | {
         path.name for path in folder.iterdir() if path.is_dir()
     }
+    own |= modules(dependencies) if dependencies is not None else frozenset()
     for path in _modules(folder):
         name = path.relative_to(folder).as_posix()
         try:
@@ -62,5 +64,5 @@ def _imports(name: str, tree: ast.Module, own: set[str]) -> Iterator[Finding]:
             if top in own or top in SERVED or top in sys.stdlib_module_names:
                 continue
             message = f"imports {top}, which is not in the standard library"
-            hint = "use the standard library, or files of the package"
+            hint = "use the standard library, files of the package, or pin it in requirements.txt"
             yield Finding(name, f"/{node.lineno}", message, hint, "warning")

@@ -36,6 +36,9 @@ ADAPTERS_FOLDER: Final = "environments/adapters"
 PACKAGE_PATH: Final = "/venus/package"
 """Where the package stands inside."""
 
+DEPENDENCIES_PATH: Final = "/venus/dependencies"
+"""Where its built requirements stand inside, if it has any."""
+
 BWRAP_VARIABLE: Final = "VENUS_BWRAP_BIN"
 """Names another bubblewrap program than the one that would be found."""
 
@@ -52,7 +55,11 @@ UID_RANGE: Final = 1 << 28
 """Drawn at random from this many, so that two processes do not share one pids limit."""
 
 SYSTEM_PATHS: Final = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache")
-_START: Final = "import sys;sys.path+={paths!r};from venusrl.env._runner.main import main;main()"
+_START: Final = (
+    "import sys;sys.path.append({kit!r});from venusrl.env._runner.main import main;"
+    "sys.path+={paths!r};main()"
+)
+"""The kit is imported before anything of a user's can be found, and comes first ever after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,7 @@ class Confinement:
     memory_bytes: int
     pids: int
     libraries: tuple[str, ...] = ()
+    dependencies: Path | None = None
 
 
 def find_bubblewrap() -> Path:
@@ -84,7 +92,8 @@ def find_bubblewrap() -> Path:
 def runner_command(bwrap: Path, confinement: Confinement) -> list[str]:
     """The whole command line of an environment process."""
     as_root = _is_full_root() and _others_may_read(confinement)
-    paths = [KIT_PATH, PACKAGE_PATH, *_site_paths(confinement.libraries)]
+    built = [] if confinement.dependencies is None else [DEPENDENCIES_PATH]
+    paths = [PACKAGE_PATH, *_site_paths(confinement.libraries), *built]
     limits = (confinement.memory_bytes, confinement.pids, _own_uid() if as_root else 0)
     return [
         str(bwrap),
@@ -95,15 +104,15 @@ def runner_command(bwrap: Path, confinement: Confinement) -> list[str]:
         *_environment(),
         "--",
         str(interpreter()),
-        *("-I", "-S", "-B", "-u", "-c", _START.format(paths=paths)),
+        *("-I", "-S", "-B", "-u", "-c", _START.format(kit=KIT_PATH, paths=paths)),
         *(str(limit) for limit in limits),
     ]
 
 
-def plain_command(package: Path, kit: Path) -> list[str]:
+def plain_command(package: Path, kit: Path, dependencies: Path | None = None) -> list[str]:
     """The command line without isolation; `kit` is a folder made by `link_kit`."""
-    paths = [str(kit), str(package.resolve())]
-    start = _START.format(paths=paths)
+    folders = (package,) if dependencies is None else (package, dependencies)
+    start = _START.format(kit=str(kit), paths=[str(one.resolve()) for one in folders])
     return [str(interpreter()), "-I", "-S", "-B", "-u", "-c", start, "0", "0", "0"]
 
 
@@ -162,6 +171,8 @@ def _files(confinement: Confinement) -> list[str]:
     if (adapters := kit / ADAPTERS_FOLDER).is_dir():
         binds[f"{KIT_PATH}/{ADAPTERS_FOLDER}"] = adapters
     binds[PACKAGE_PATH] = confinement.package.resolve()
+    if confinement.dependencies is not None:
+        binds[DEPENDENCIES_PATH] = confinement.dependencies.resolve()
     return [
         *("--perms", "0755", "--tmpfs", "/"),
         *(word for path in SYSTEM_PATHS for word in mirror(Path(path))),

@@ -44,6 +44,7 @@ class Finding:
     message: str
     hint: str = ""
     severity: Severity = "error"
+    code: str = "package_invalid"
 
 
 class PackageInvalid(Exception):

@@ -99,6 +99,7 @@ async def start_environment(
     log: LogSink = discard_log,
     *,
     judges: JudgePort | None = None,
+    dependencies: Path | None = None,
 ) -> SandboxedEnvironment:
     """Start the process and import its entry class; the job's config goes over the package's."""
     limits = manifest.limits
@@ -107,6 +108,7 @@ async def start_environment(
         memory_bytes=limits.memory_mb << 20,
         pids=limits.pids,
         libraries=ADAPTER_LIBRARIES.get(manifest.adapter or "", ()),
+        dependencies=dependencies,
     )
     command = runner_command(find_bubblewrap(), confinement)
     return await _started(command, manifest, config, _Serving(log, judges or NoJudges()))
@@ -120,10 +122,12 @@ async def start_plain_environment(
     log: LogSink,
     *,
     judges: JudgePort | None = None,
+    dependencies: Path | None = None,
 ) -> SandboxedEnvironment:
     """The same without isolation or limits: an author's own code on the author's own machine."""
     serving = _Serving(log, judges or NoJudges())
-    return await _started(plain_command(package, kit), manifest, config, serving)
+    command = plain_command(package, kit, dependencies)
+    return await _started(command, manifest, config, serving)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from venusrl.env.host.process import (
     start_environment,
     start_plain_environment,
 )
+from venusrl.env.local.builds import built_here
 from venusrl.env.local.sandbox import LocalSandbox, Shell, write_file
 from venusrl.env.messages import Json, Rollout
 from venusrl.env.sandbox import CallKey, SandboxError, SandboxRequest, SandboxResult
@@ -84,12 +85,14 @@ class Machine:
         config: Mapping[str, Json] | None = None,
         judges: JudgePort | None = None,
     ) -> SandboxedEnvironment:
-        """Start the environment process of a package. Raises EnvironmentFault."""
-        chosen = config or {}
+        """Start the environment process of a package. Raises EnvironmentFault, PackageInvalid."""
+        chosen, built = config or {}, await built_here(folder)
         if self.bubblewrap is not None:
-            return await start_environment(folder, manifest, chosen, discard_log, judges=judges)
+            return await start_environment(
+                folder, manifest, chosen, discard_log, judges=judges, dependencies=built
+            )
         return await start_plain_environment(
-            folder, manifest, chosen, self.kit, discard_log, judges=judges
+            folder, manifest, chosen, self.kit, discard_log, judges=judges, dependencies=built
         )
 
     def sandboxes(self, package: Path) -> LocalSandboxes:

@@ -32,6 +32,9 @@ class Version:
     state: str = "ready"
     splits: dict[str, int] = field(default_factory=lambda: {"train": 10, "test": 5})
     manifest: dict[str, Any] = field(default_factory=dict)
+    is_draft: bool = False
+    yanked_at: str | None = None
+    yank_reason: str | None = None
 
 
 def look(**changes: Any) -> Outcome:
