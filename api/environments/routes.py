@@ -62,7 +62,8 @@ async def upload_version(
     """
     data = await read_limited(request, gateway.settings.limits.upload_bytes, "The package")
     package = await service.read_package(gateway, name, data)
-    once = Once(caller.key_id, key, request.url.path, [sha256(data), draft])
+    asked = [sha256(data), "draft"] if draft else sha256(data)
+    once = Once(caller.key_id, key, request.url.path, asked)
     return await run_once(
         gateway, once, lambda c: service.add_version(c, gateway, caller, package, draft)
     )

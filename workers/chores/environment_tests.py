@@ -29,7 +29,7 @@ from workers.chores.case_sandboxes import CaseSandboxes
 from workers.chores.environment_players import CasePlayer, ModelPlayer, Player, loaded
 from workers.chores.environments import built, built_folder, fetched
 from workers.chores.generate import GenerateRequest, saved_checkpoint
-from workers.chores.handling import ChoreFailed, ChoreTools, finding_json
+from workers.chores.handling import ChoreFailed, ChoreTools, finding_json, storable
 
 PLAY_S: Final = 200.0
 """Of all rollouts together; the rest of a chore's time is for the build and the start."""
@@ -69,7 +69,7 @@ class Log:
     @property
     def text(self) -> str:
         """What is left, as it can be stored."""
-        return "".join(self.lines).replace("\x00", "")
+        return storable("".join(self.lines))
 
 
 async def test(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, object]:
@@ -200,15 +200,15 @@ def _case(request: TestRequest, player: Player, outcome: Outcome) -> dict[str, A
     total = None if grade is None else grade.total
     components = {} if grade is None else dict(grade.components)
     return {
-        "name": player.name,
-        "task": player.task.id,
+        "name": storable(player.name),
+        "task": storable(player.task.id),
         "split": request.split,
         "end": None if rollout is None else rollout.end,
         "turns": 0 if rollout is None else rollout.turns,
         "verdict": _verdict(request, outcome),
         "reward": None if isinstance(total, Unscorable) else total,
         "components": {
-            name: value.reason if isinstance(value, Unscorable) else value
+            name: storable(value.reason) if isinstance(value, Unscorable) else value
             for name, value in components.items()
         },
         "metrics": {} if grade is None else dict(grade.metrics),

@@ -47,9 +47,16 @@ def readable_package(folder: Path, data: bytes) -> Path:
 def finding_json(one: Finding) -> dict[str, str]:
     """A finding of a package as its version stores it."""
     return {
-        "pointer": f"/{one.file}{one.pointer}",
+        "pointer": storable(f"/{one.file}{one.pointer}"),
         "code": one.code,
-        "message": one.message,
+        "message": storable(one.message),
         "hint": one.hint,
         "severity": one.severity,
     }
+
+
+def storable(text: str) -> str:
+    """What user code said, without what no JSON column holds: NUL and halves of characters."""
+    return (
+        text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    )

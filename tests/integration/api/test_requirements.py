@@ -29,9 +29,9 @@ import tinydep
 
 class Env(Environment):
     async def reply(self, turn):
-        print("asked", turn.message.content)
+        print("asked \\x00", turn.message.content)
         if turn.message.content == "break":
-            raise RuntimeError("broken on purpose")
+            raise RuntimeError("broken on purpose \\x00 \\ud800")
         return None
 
     @reward()
@@ -214,7 +214,7 @@ def test_a_test_run_tells_every_verdict(
          "expect": {"total": {"unscorable": "bad_type"}}},
         {"name": "other", "task": "train-0", "turns": [{"content": "no"}], "expect": {"total": 1}},
         {"name": "breaks", "task": "train-0", "turns": [{"content": "break"}]},
-        {"name": "lost", "task": "nowhere", "turns": [{"content": "1"}]},
+        {"name": "lost \x00 \ud800", "task": "nowhere", "turns": [{"content": "1"}]},
         {"name": "elsewhere", "split": "test", "task": "test-0", "turns": [{"content": "1.2"}]},
     )  # fmt: skip
     uploaded(tenant, package)
@@ -232,7 +232,7 @@ def test_a_test_run_tells_every_verdict(
     assert [one.pointer for one in report.findings] == ["/cases/all.jsonl/6/task"]
     assert (report.passed, report.played) == (False, 5)
     assert report.mean_reward == pytest.approx(1 / 3)
-    assert "asked 1.2" in report.log
+    assert "asked \N{REPLACEMENT CHARACTER} 1.2" in report.log
     assert version(tenant)["state"] == "building"
 
     first = report_of(world, tenant, tasks=2)
