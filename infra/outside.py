@@ -87,7 +87,7 @@ class OutsideTransport(httpx.AsyncBaseTransport):
             found = await asyncio.get_running_loop().getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
             )
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, OverflowError) as error:
             raise httpx.ConnectError(f"{host} cannot be resolved: {error}") from error
         addresses = [str(one[4][0]).partition("%")[0] for one in found]
         if is_listed(host, port, self._allowed):
