@@ -21,9 +21,7 @@ SECRETS_MAX: Final = 200
 
 def secret_of(row: Any) -> Secret:
     """Wire form of a secret's row."""
-    return Secret(
-        id=row.id, name=row.name, created_at=row.created_at, updated_at=row.updated_at
-    )
+    return Secret(id=row.id, name=row.name, created_at=row.created_at, updated_at=row.updated_at)
 
 
 async def put(gateway: Gateway, caller: ProjectCaller, name: str, body: SecretPut) -> Secret:

@@ -1,6 +1,7 @@
 """`venus env init` and `venus env test`: a package begun and checked, without a server."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,4 +66,4 @@ def check(folder: Folder = Path(), plain: Plain = False, as_json: AsJson = False
 async def _check(machine: "Machine", folder: Path) -> "CheckReport":
     from venusrl.env.host.checks import check_folder
 
-    return await check_folder(folder, machine.start, machine.sandboxes(folder))
+    return await check_folder(folder, machine.start, machine.sandboxes(folder), given=os.environ)

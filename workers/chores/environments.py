@@ -7,15 +7,19 @@ from pathlib import Path
 
 import msgspec
 
-from domain.errors import PayloadUnreadable
+from domain.errors import PayloadUnreadable, SecretUnavailable
 from environments.checks import check_package
 from infra.codec import convert
+from infra.logging import striking
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.system import preparation as store
+from stores.system import secrets as secret_store
 from stores.system.operations import TakenOperation
-from venusrl.env.host.manifest import Finding
+from venusrl.env.host.manifest import Finding, PackageInvalid, read_manifest
+from venusrl.env.redaction import Redactor
 from workers.chores.case_sandboxes import CaseSandboxes
 from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
+from workers.secrets import opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,12 @@ async def validate(tools: ChoreTools, operation: TakenOperation) -> Mapping[str,
         raise ChoreFailed("payload_unreadable", str(error)) from error
     with tempfile.TemporaryDirectory(prefix="venus-validate-") as folder:
         target = readable_package(Path(folder), data)
+        secrets = await _secrets(tools, request.environment_version_id, target)
         runtime = ProcessRuntime(Path(folder) / "guest")
         try:
-            report = await check_package(target, {}, CaseSandboxes(runtime, target))
+            with striking(Redactor(secrets.values()).text):
+                sandboxes = CaseSandboxes(runtime, target)
+                report = await check_package(target, {}, sandboxes, secrets)
         finally:
             await runtime.close()
     outcome = store.Validated(
@@ -54,6 +61,25 @@ async def validate(tools: ChoreTools, operation: TakenOperation) -> Mapping[str,
     async with tools.database.begin() as connection:
         await store.write_validation(connection, request.environment_version_id, outcome)
     return {"passed": report.passed, "cases": report.cases, "tasks": dict(report.tasks)}
+
+
+async def _secrets(tools: ChoreTools, version_id: str, package: Path) -> dict[str, str]:
+    """No job says which secrets: those of the project that are named like the variables."""
+    try:
+        wanted = read_manifest(package).secrets
+    except PackageInvalid:
+        return {}
+    if not wanted:
+        return {}
+    async with tools.database.begin() as connection:
+        project_id = await secret_store.project_of_version(connection, version_id)
+        if project_id is None:
+            return {}
+        known = await secret_store.sealed(connection, project_id, wanted)
+    try:
+        return await opened(tools.settings, tools.database, project_id, known)
+    except SecretUnavailable as error:
+        raise ChoreFailed("secret_unavailable", str(error)) from error
 
 
 def _finding(one: Finding) -> dict[str, str]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from domain.errors import PayloadUnreadable
+from domain.errors import PayloadUnreadable, SecretUnavailable
 from infra.codec import convert
+from infra.logging import striking
 from infra.names import tasks_path
 from stores.blobs import sha256
 from stores.system import preparation as store
@@ -23,8 +24,10 @@ from venusrl.env.host.manifest import read_manifest
 from venusrl.env.host.ports import EnvironmentFault
 from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Task
+from venusrl.env.redaction import Redactor
 from workers.chores.dataset_tasks import TaskList, dataset_tasks
 from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
+from workers.secrets import opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ async def prepare(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, 
         loaded = await _load(tools, job)
     except (EnvironmentFault, PayloadUnreadable) as error:
         raise ChoreFailed("tasks_unloadable", str(error)) from error
+    except SecretUnavailable as error:
+        raise ChoreFailed("secret_unavailable", str(error)) from error
     lists = {}
     for split, tasks in loaded.items():
         if not tasks.tasks:
@@ -74,14 +79,19 @@ async def _load(tools: ChoreTools, job: store.Unprepared) -> dict[str, TaskList]
 async def _from_environment(
     tools: ChoreTools, job: store.Unprepared, splits: Sequence[str]
 ) -> dict[str, TaskList]:
+    names = job.secrets.values()
+    values = await opened(tools.settings, tools.database, job.project_id, names)
+    secrets = {variable: values[name] for variable, name in job.secrets.items()}
     data = await tools.blobs.read(job.package.uri, job.package.sha)
     with tempfile.TemporaryDirectory(prefix="venus-prepare-") as folder:
         target = readable_package(Path(folder), data)
-        process = await start_environment(target, read_manifest(target), job.config)
-        try:
-            return {split: TaskList(await process.load(split)) for split in splits}
-        finally:
-            await process.stop()
+        manifest = read_manifest(target)
+        with striking(Redactor(values.values()).text):
+            process = await start_environment(target, manifest, job.config, secrets=secrets)
+            try:
+                return {split: TaskList(await process.load(split)) for split in splits}
+            finally:
+                await process.stop()
 
 
 def _lines(tasks: Sequence[Task]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,13 @@ from typing import Final
 from venusrl.env.host.cases import Case, read_cases
 from venusrl.env.host.code import check_code
 from venusrl.env.host.episode import Played, Sandboxes, Spoken, Stage, grade_group, play
-from venusrl.env.host.manifest import Finding, Manifest, PackageInvalid, read_manifest
+from venusrl.env.host.manifest import (
+    MANIFEST_NAME,
+    Finding,
+    Manifest,
+    PackageInvalid,
+    read_manifest,
+)
 from venusrl.env.host.ports import (
     EnvironmentFault,
     EnvironmentInfo,
@@ -57,15 +63,22 @@ class CheckReport:
 
 
 async def check_folder(
-    folder: Path, start: Start, sandboxes: Sandboxes | None = None
+    folder: Path,
+    start: Start,
+    sandboxes: Sandboxes | None = None,
+    *,
+    given: Collection[str] = (),
 ) -> CheckReport:
-    """Validate an unpacked package; without `sandboxes` cases that need one wait."""
+    """Validate an unpacked package; without `sandboxes` cases that need one wait.
+
+    `given` are the variables of secrets that `start` gives it.
+    """
     try:
         manifest = read_manifest(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
     code = check_code(folder)
-    findings = [*_unsupported(folder, manifest), *code]
+    findings = [*_unsupported(folder, manifest), *_not_given(manifest, given), *code]
     if any(one.severity == "error" for one in code):
         return CheckReport(tuple(findings), manifest)
     try:
@@ -119,11 +132,24 @@ def _unsupported(folder: Path, manifest: Manifest) -> list[Finding]:
     if requirements.is_file() and requirements.read_text(errors="replace").strip():
         hint = "use the standard library, or files of the package"
         findings.append(Finding(requirements.name, "", "requirements are not installed", hint))
-    if manifest.secrets:
-        findings.append(Finding("venus.toml", "/secrets", "secrets are not served"))
     if manifest.network_allow:
         findings.append(Finding("venus.toml", "/network/allow", "environments have no network"))
     return findings
+
+
+def _not_given(manifest: Manifest, given: Collection[str]) -> list[Finding]:
+    """Variables that are missing here; a job that leaves one out is refused, a check goes on."""
+    return [
+        Finding(
+            MANIFEST_NAME,
+            f"/secrets/{number}",
+            f"the variable {variable} is not set here",
+            "export it for `venus env`; on the platform, store a secret of that name",
+            "warning",
+        )
+        for number, variable in enumerate(manifest.secrets)
+        if variable not in given
+    ]
 
 
 async def _load(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import tempfile
@@ -85,11 +86,13 @@ class Machine:
         judges: JudgePort | None = None,
     ) -> SandboxedEnvironment:
         """Start the environment process of a package. Raises EnvironmentFault."""
-        chosen = config or {}
+        chosen, secrets = config or {}, secrets_here(manifest)
         if self.bubblewrap is not None:
-            return await start_environment(folder, manifest, chosen, discard_log, judges=judges)
+            return await start_environment(
+                folder, manifest, chosen, discard_log, judges=judges, secrets=secrets
+            )
         return await start_plain_environment(
-            folder, manifest, chosen, self.kit, discard_log, judges=judges
+            folder, manifest, chosen, self.kit, discard_log, judges=judges, secrets=secrets
         )
 
     def sandboxes(self, package: Path) -> LocalSandboxes:
@@ -110,6 +113,11 @@ class Machine:
             *("--remount-ro", "/", "--chdir", "/work", "--"),
         )
         return Shell(words, folder, _variables(folder, "/work", GRADER_TARGET if grader else ""))
+
+
+def secrets_here(manifest: Manifest) -> dict[str, str]:
+    """The variables that the package needs, as far as this process has them; no others."""
+    return {name: os.environ[name] for name in manifest.secrets if name in os.environ}
 
 
 @contextmanager

@@ -133,7 +133,9 @@ async def test_start_tells_what_the_class_declares(
         assert told["components"] == [
             {"name": "right", "kind": "reward", "weight": 2.0, "timeout_s": 60.0}
         ]
-        assert (await one.call("start", entry="env:Nothing", config={}, secrets={}))["cause"] == "import_failed"
+        assert (await one.call("start", entry="env:Nothing", config={}, secrets={}))[
+            "cause"
+        ] == "import_failed"
 
 
 async def test_a_large_split_comes_in_parts(parent: Parent) -> None:
