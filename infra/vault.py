@@ -43,6 +43,11 @@ class Vault:
         """The vault of an installation. Raises SecretUnavailable for a key file that is none."""
         return cls(settings.secret_keys or _keys_of_file(settings.home / KEY_FILE))
 
+    @property
+    def has_key(self) -> bool:
+        """Whether anything can be sealed or opened."""
+        return bool(self._ciphers)
+
     def seal(self, value: str, context: str) -> bytes:
         """The value for storage. Raises SecretUnavailable."""
         if not self._ciphers:
