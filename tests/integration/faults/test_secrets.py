@@ -231,6 +231,13 @@ def test_no_answer_of_the_api_and_no_process_shows_a_secret(canaries: Canaries) 
         assert canaries.found_in(text.encode()) == [], name
 
 
+def test_a_validation_gets_the_secrets_that_are_named_like_its_variables(
+    canaries: Canaries,
+) -> None:
+    assert "ready" in canaries.heard["versions"]
+    assert "is not set here" not in canaries.heard["versions"]
+
+
 def test_causes_still_say_what_happened(platform: Platform, canaries: Canaries) -> None:
     said = "\n".join(text for name, text in canaries.heard.items() if "process" not in name)
     for words in (
