@@ -8,6 +8,7 @@ proxies of the environment never used. Hosts that the operator lists are exempt.
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Final
 
@@ -58,10 +59,15 @@ class OutsideTransport(httpx.AsyncBaseTransport):
     """Connects to public hosts and to `allowed` ones. A client of its own for each host: connections
     are kept by address, and TLS is checked against the name that opened them."""
 
-    def __init__(self, allowed: Sequence[str], connections_max: int) -> None:
+    def __init__(
+        self,
+        allowed: Sequence[str],
+        connections_max: int,
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
         limits = httpx.Limits(max_connections=connections_max)
         self._allowed = tuple(allowed)
-        self._inner = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        self._inner = httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send to an address that was judged; the `Host` header and TLS keep the name."""

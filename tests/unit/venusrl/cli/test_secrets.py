@@ -44,7 +44,7 @@ def test_lines_inside_a_value_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_are_listed_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     routes = {
-        "GET /v1/secrets": [page([SECRET])],
+        "GET /v1/secrets": [page(SECRET)],
         "DELETE /v1/secrets/judge-key": [Answer("", 204)],
     }
     with scripted_api(routes) as api:
