@@ -16,6 +16,7 @@ from api.jobs.routes import router as jobs_router
 from api.models.routes import router as models_router
 from api.operations.routes import router as operations_router
 from api.rollouts.routes import router as rollouts_router
+from api.secrets.routes import router as secrets_router
 from api.system.routes import router as system_router
 from api.tenancy.routes import router as tenancy_router
 from infra.ids import IdSource
@@ -58,6 +59,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         operations_router,
         models_router,
         datasets_router,
+        secrets_router,
     ):
         app.include_router(router)
     document.publish(app)

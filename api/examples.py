@@ -52,6 +52,7 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
             "source": {"type": "hub", "repo": "acme/tiny", "revision": "main"},
         },
     },
+    ("put", "/v1/secrets/{name}"): {"a key": {"value": "sk-the-key-of-a-judge"}},
     ("post", "/v1/checkpoints/{checkpoint_id}/generate"): {
         "a look": {"prompt": "12+40", "max_tokens": 16},
     },

@@ -40,6 +40,12 @@ class StoreUnavailable(VenusError):
     code = "store_unavailable"
 
 
+class SecretUnavailable(VenusError):
+    """A secret cannot be sealed or opened: it is gone, or this installation has not its key."""
+
+    code = "secret_unavailable"
+
+
 class ObjectNotWritten(VenusError):
     """The object store did not take an object: disk full, no permission, or it is away."""
 

@@ -19,14 +19,21 @@ async def check_package(
     config: Mapping[str, Json],
     sandboxes: Sandboxes | None = None,
     dependencies: Path | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> CheckReport:
-    """Validate an unpacked package under a config; without `sandboxes` cases that need one wait."""
+    """Validate an unpacked package under a config; without `sandboxes` cases that need one wait.
+
+    `secrets` are values by variable; those that the package needs and does not get are a warning.
+    """
+    given = secrets or {}
 
     async def start(package: Path, manifest: Manifest) -> EnvironmentProcess:
-        return await start_environment(package, manifest, config, dependencies=dependencies)
+        return await start_environment(
+            package, manifest, config, dependencies=dependencies, secrets=given
+        )
 
     try:
         content_hash(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
-    return await check_folder(folder, start, sandboxes, dependencies)
+    return await check_folder(folder, start, sandboxes, dependencies, given=frozenset(given))

@@ -7,7 +7,8 @@ Call `configure` once in each process's main, then `get_logger()` anywhere. Valu
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import structlog
@@ -26,16 +27,35 @@ STRUCK: Final = "[redacted]"
 
 Record = MutableMapping[str, Any]
 
+Strike = Callable[[str], str]
+"""Text without the values that a process holds."""
+
+_strikes: list[Strike] = []
+
+
+@contextmanager
+def striking(strike: Strike) -> Iterator[None]:
+    """While the block runs, every line of this process's log goes through `strike` too."""
+    _strikes.append(strike)
+    try:
+        yield
+    finally:
+        _strikes.remove(strike)
+
 
 def redact(_logger: object, _method: str, record: Record) -> Record:
     """A structlog processor: strike secrets out of keys and texts, nested ones included."""
     for key in list(record):
-        record[key] = STRUCK if key.lower() in SECRET_KEYS else _redacted(record[key])
+        # What begins with an underscore is structlog's own and is taken out before anything is written.
+        if not key.startswith("_"):
+            record[key] = STRUCK if key.lower() in SECRET_KEYS else _redacted(record[key])
     return record
 
 
 def redact_text(text: str) -> str:
-    """`text` without API keys and URL passwords."""
+    """`text` without API keys, URL passwords and the values that this process holds."""
+    for strike in _strikes:
+        text = strike(text)
     return SECRET_TEXT.sub(_strike, text)
 
 
@@ -54,8 +74,10 @@ def _redacted(value: object) -> object:
             }
         case list() | tuple():
             return [_redacted(item) for item in value]
-        case _:
+        case bool() | int() | float() | None:
             return value
+        case _:
+            return redact_text(str(value))
 
 
 def configure(process: str, level: str = "INFO") -> None:

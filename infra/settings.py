@@ -4,6 +4,8 @@ No other module reads `os.environ` for configuration. Each setting has one varia
 `docs/reference/settings.md` is checked against `VARIABLES` by a test. Durations are seconds.
 """
 
+import base64
+import binascii
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -135,6 +137,10 @@ class Settings:
     """Index of the wheels that requirements name; without it what pip is configured with."""
     package_folder: Path | None = None
     """Folder of wheels; with it nothing is downloaded."""
+    secret_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    """Keys of secrets at rest: the first one seals, all of them open; none: the home's own key file."""
+    judge_hosts: tuple[str, ...] = ()
+    """Hosts that judges may reach although they are not public: `host` or `host:port`."""
     log_level: str = "INFO"
     is_checking: bool = False
     """Invariants of the core are checked after every step: tests and the small profile."""
@@ -165,6 +171,8 @@ class Settings:
             hub_url=source.get("VENUS_HUB_URL", "").rstrip("/"),
             package_index=source.get("VENUS_PACKAGE_INDEX", ""),
             package_folder=_path(source, "VENUS_PACKAGE_FOLDER"),
+            secret_keys=_secret_keys(source.get("VENUS_SECRET_KEY", "")),
+            judge_hosts=_words(source.get("VENUS_JUDGE_HOSTS", "")),
             log_level=(source.get("VENUS_LOG_LEVEL") or "INFO").upper(),
             is_checking=_read(source, "VENUS_CHECK_INVARIANTS", _boolean, is_small),
         )
@@ -219,6 +227,8 @@ VARIABLES: Final = (
     "VENUS_HUB_URL",
     "VENUS_PACKAGE_INDEX",
     "VENUS_PACKAGE_FOLDER",
+    "VENUS_SECRET_KEY",
+    "VENUS_JUDGE_HOSTS",
     "VENUS_LOG_LEVEL",
     "VENUS_CHECK_INVARIANTS",
 )
@@ -226,6 +236,32 @@ VARIABLES: Final = (
 
 TRUE_TEXTS: Final = frozenset({"1", "true", "yes", "on"})
 FALSE_TEXTS: Final = frozenset({"0", "false", "no", "off"})
+
+
+SECRET_KEY_BYTES: Final = 32
+"""AES-256."""
+
+
+def secret_key(text: str) -> bytes:
+    """A key from its text: 32 bytes in URL-safe base64. The error never shows the text."""
+    try:
+        key = base64.b64decode(text.strip().encode(), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != SECRET_KEY_BYTES:
+        raise ValueError(f"a key is {SECRET_KEY_BYTES} bytes in URL-safe base64")
+    return key
+
+
+def _secret_keys(text: str) -> tuple[bytes, ...]:
+    try:
+        return tuple(secret_key(one) for one in _words(text))
+    except ValueError as error:
+        raise BadSettingError(f"VENUS_SECRET_KEY: {error}; several are split by commas") from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _boolean(text: str) -> bool:

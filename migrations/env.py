@@ -5,10 +5,11 @@ import os
 from alembic import context
 from sqlalchemy import Connection, create_engine
 
-from stores import asset_tables, tables
+from stores import asset_tables, secret_tables, tables
 from stores.unit_of_work import sqlalchemy_url
 
-assert asset_tables.model.metadata is tables.metadata, "one metadata holds all tables"
+for table in (asset_tables.model, secret_tables.secret):
+    assert table.metadata is tables.metadata, "one metadata holds all tables"
 
 
 def run(connection: Connection) -> None:

@@ -26,6 +26,7 @@ from domain.billing import (
 )
 from domain.states import INFRASTRUCTURE_ENDS, HostKind
 from stores import tables as t
+from stores.secret_tables import judge_use
 
 interval, hop, rollout, ended_try = t.host_interval, t.rollout_hop, t.rollout, t.rollout_try
 
@@ -64,6 +65,38 @@ async def of_job(connection: AsyncConnection, project_id: str, job_id: str) -> J
         read = compute if billed_at is None else settled
         lines += await read(connection, attempt_id)
     return JobBill(merged(lines), is_final)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTotal:
+    """What a job's graded rollouts asked of one judge."""
+
+    judge: str
+    rollouts: int
+    calls: int
+    failed: int
+    prompt_tokens: int
+    sampled_tokens: int
+
+
+async def judges_of_job(
+    connection: AsyncConnection, project_id: str, job_id: str
+) -> list[JudgeTotal]:
+    """Each judge of a job once, over all attempts. Rows come with verdicts, so none counts twice."""
+    counted = (
+        *(judge_use.c.calls, judge_use.c.failed),
+        *(judge_use.c.prompt_tokens, judge_use.c.sampled_tokens),
+    )
+    query = (
+        select(judge_use.c.judge, func.count(), *(func.sum(one) for one in counted))
+        .join(t.attempt, t.attempt.c.id == judge_use.c.attempt_id)
+        .join(t.job, t.job.c.id == t.attempt.c.job_id)
+        .where(t.job.c.id == job_id, t.job.c.project_id == project_id)
+        .group_by(judge_use.c.judge)
+        .order_by(judge_use.c.judge)
+    )
+    rows = (await connection.execute(query)).all()
+    return [JudgeTotal(row[0], *(int(count) for count in row[1:])) for row in rows]
 
 
 async def settled(connection: AsyncConnection, attempt_id: str) -> list[Line]:

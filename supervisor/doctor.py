@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from domain.errors import SecretUnavailable
 from infra.settings import BadSettingError, Settings
+from infra.vault import KEY_FILE, Vault
 from supervisor import probes
 from supervisor.account import NoAccountError, choose_account
 from supervisor.probes import Finding
@@ -23,6 +25,7 @@ def examine(settings: Settings) -> list[Finding]:
         probes.probe_bwrap(),
         probes.probe_disk(settings.home),
         probes.probe_port(settings.api_host, settings.api_port),
+        probe_secrets(settings),
         probes.probe_gpu(),
         probes.probe_kvm(),
     ]
@@ -38,6 +41,26 @@ def probe_account() -> Finding:
         return Finding("account", False, True, str(error), remedy)
     name = "this user" if account.is_self else f"{account.name} (we are root)"
     return Finding("account", True, True, f"Postgres runs as {name}")
+
+
+def probe_secrets(settings: Settings) -> Finding:
+    """Whether secrets at rest can be opened: a key that is lost cannot be made again."""
+    path = settings.home / KEY_FILE
+    if settings.secret_keys:
+        count = len(settings.secret_keys)
+        return Finding("secrets", True, True, f"{count} key(s) in VENUS_SECRET_KEY")
+    try:
+        vault = Vault.of(settings)
+    except SecretUnavailable as error:
+        remedy = "restore the file from a copy, or remove it and write all secrets again"
+        return Finding("secrets", False, True, str(error), remedy)
+    if not vault.has_key:
+        detail = "no key yet: `venus up` makes one in the home at its first start"
+        remedy = "set VENUS_SECRET_KEY where processes are started without `venus up`"
+        return Finding("secrets", False, False, detail, remedy)
+    if path.stat().st_mode & 0o077:
+        return Finding("secrets", False, True, f"others may read {path}", f"chmod 600 {path}")
+    return Finding("secrets", True, True, f"the home's own key, {path}")
 
 
 def render(findings: Sequence[Finding]) -> str:

@@ -21,6 +21,7 @@ from typing import Final
 import psycopg
 
 from infra.settings import Settings
+from infra.vault import make_key_file
 from migrations.upgrade import is_current
 from supervisor import services
 from supervisor.account import NoAccountError
@@ -138,6 +139,8 @@ async def _serve(
     settings: Settings, layout: Layout, supervisor: Supervisor, state: "State"
 ) -> None:
     plan = services.make_plan(settings)
+    if not settings.secret_keys:
+        make_key_file(settings.home)
     if plan.cluster is not None:
         plan.cluster.initialise()
     if plan.broker is not None:

@@ -6,6 +6,7 @@ from venusrl._environments import AsyncEnvironments
 from venusrl._jobs import AsyncJobs
 from venusrl._models import AsyncModels
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
+from venusrl._secrets import AsyncSecrets
 from venusrl._surface import Surface, blocking, each
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
 
@@ -62,6 +63,14 @@ class Models(Surface[AsyncModels]):
     from_hub = blocking(AsyncModels.from_hub)
     wait = blocking(AsyncModels.wait)
     delete = blocking(AsyncModels.delete)
+
+
+class Secrets(Surface[AsyncSecrets]):
+    """`client.secrets`: what jobs name under `secrets` and `judges`."""
+
+    set = blocking(AsyncSecrets.set)
+    list = each(AsyncSecrets.list)
+    delete = blocking(AsyncSecrets.delete)
 
 
 class Datasets(Surface[AsyncDatasets]):

@@ -8,6 +8,7 @@ from venusrl._environments import AsyncEnvironments
 from venusrl._jobs import AsyncJobs
 from venusrl._models import AsyncModels
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
+from venusrl._secrets import AsyncSecrets
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
 from venusrl._transport import Request, Transport
 
@@ -23,6 +24,7 @@ class Nouns:
         self.environments = AsyncEnvironments(transport)
         self.datasets = AsyncDatasets(transport)
         self.models = AsyncModels(transport)
+        self.secrets = AsyncSecrets(transport)
         self.jobs = AsyncJobs(transport)
         self.groups = AsyncGroups(transport)
         self.rollouts = AsyncRollouts(transport)

@@ -31,6 +31,7 @@ from venusrl._blocking import (
     Organizations,
     Projects,
     Rollouts,
+    Secrets,
 )
 from venusrl._errors import (
     ApiError,
@@ -129,6 +130,7 @@ class Client(Surface[Nouns]):
         self.environments = Environments(nouns.environments)
         self.datasets = Datasets(nouns.datasets)
         self.models = Models(nouns.models)
+        self.secrets = Secrets(nouns.secrets)
         self.jobs = Jobs(nouns.jobs)
         self.groups = Groups(nouns.groups)
         self.rollouts = Rollouts(nouns.rollouts)

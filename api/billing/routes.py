@@ -1,5 +1,6 @@
 """Route of a job's bill."""
 
+from dataclasses import asdict
 from urllib.parse import urlencode
 
 from fastapi import APIRouter
@@ -9,7 +10,7 @@ from api.gateway import GatewayDep
 from api.rollouts.service import need_job
 from domain.billing import Line, Resource
 from stores import bill
-from venusrl.models.bills import Bill, BillLine
+from venusrl.models.bills import Bill, BillLine, JudgeLine
 
 router = APIRouter(prefix="/v1", tags=["billing"])
 
@@ -24,11 +25,13 @@ async def job_bill(job_id: str, caller: Viewer, gateway: GatewayDep) -> Bill:
     await need_job(gateway, caller, job_id)
     async with gateway.database.begin() as connection:
         found = await bill.of_job(connection, caller.project_id, job_id)
+        judges = await bill.judges_of_job(connection, caller.project_id, job_id)
     wall = {resource.value: 0.0 for resource in Resource}
     for line in found.lines:
         wall[line.resource.value] += line.seconds
     lines = [_line_of(job_id, line) for line in found.lines]
-    return Bill(job_id=job_id, is_final=found.is_final, wall_s=wall, lines=lines)
+    asked = [JudgeLine(**asdict(one)) for one in judges]
+    return Bill(job_id=job_id, is_final=found.is_final, wall_s=wall, lines=lines, judges=asked)
 
 
 def _line_of(job_id: str, line: Line) -> BillLine:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from api.jobs.outcome import Outcome
-from api.problems import escaped
 from venusrl.models.job_spec import JobSpec
 from venusrl.models.spec_rollout import CommandHarness
 
@@ -151,13 +150,6 @@ def check_availability(spec: JobSpec, splits: Mapping[str, int], outcome: Outcom
     for rule in RULES:
         if rule.is_asked(spec):
             outcome.error(rule.pointer, CODE, rule.message, rule.hint)
-    for name in spec.judges:
-        outcome.error(
-            f"/judges/{escaped(name)}",
-            CODE,
-            "Judges are not available yet.",
-            "Use rewards that the environment computes itself.",
-        )
     _check_epochs(spec, splits, outcome)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from api.jobs.outcome import Outcome, Surroundings
 from api.jobs.resolution import REF, context_of, limits_of
 from api.jobs.sources import check_datasets
-from api.problems import escaped, near_names
+from api.problems import near_names
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
 
@@ -247,19 +247,3 @@ def check_lifetimes(spec: JobSpec, outcome: Outcome) -> None:
         message = f"One rollout may take {wall_s:g} s, the whole job only {hours * HOUR_S:g} s."
         hint = f"Use at least {wall_s / HOUR_S:.3g}, or a lower environments[0].wall_s."
         outcome.error("/budget/max_wall_hours", "lifetime", message, hint)
-
-
-def check_secrets(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:
-    """Every secret that is named exists."""
-    for variable, name in spec.secrets.items():
-        if name in around.secrets:
-            continue
-        near = near_names(name, sorted(around.secrets))
-        hint = f"The project has {', '.join(sorted(around.secrets))}.{near}"
-        if not around.secrets:
-            hint = (
-                "Secrets cannot be stored in this version; what is not secret goes into"
-                " environments[0].config."
-            )
-        message = f"There is no secret {name!r} in this project."
-        outcome.error(f"/secrets/{escaped(variable)}", "unknown_secret", message, hint)

@@ -18,7 +18,7 @@ class Surroundings:
     """Version rows by environment name, oldest first."""
     settings: Settings
     secrets: frozenset[str] = frozenset()
-    """Names of the project's secrets; this version stores none."""
+    """Names of the project's secrets."""
     model_refs: Sequence[str] = ()
     """Names and references of the project's models, for near names."""
     datasets: Mapping[str, Sequence[Any]] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from api.models.service import bases, known_refs
 from api.problems import Problem, conflict, invalid, not_found
 from domain.states import TERMINAL, JobState
 from infra.names import PREPARE_JOB
-from stores import checkpoints, environments, events, jobs
+from stores import checkpoints, environments, events, jobs, secrets
 from stores.environments import Owner
 from stores.jobs import NewJob, Start
 from stores.unit_of_work import AsyncConnection
@@ -45,6 +45,7 @@ async def check(
         await bases(connection, gateway, caller.project_id, base_named(body)),
         versions,
         gateway.settings,
+        frozenset(await secrets.names(connection, caller.project_id)),
         model_refs=await known_refs(connection, caller.project_id),
         datasets=await known_datasets(connection, caller.project_id, body),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from api.jobs import checks
+from api.jobs import checks, granted
 from api.jobs.availability import check_availability
 from api.jobs.hints import spec_findings
 from api.jobs.outcome import Outcome, Surroundings
@@ -35,7 +35,8 @@ def validate(body: Any, around: Surroundings) -> Outcome:
     checks.check_rollout(spec, outcome)
     checks.check_resources(spec, around, outcome)
     checks.check_lifetimes(spec, outcome)
-    checks.check_secrets(spec, around, outcome)
+    granted.check_secrets(spec, around, outcome)
+    granted.check_judges(spec, around, outcome)
     check_availability(spec, outcome.splits, outcome)
     if outcome.is_valid:
         resolve(spec, normal, around, outcome)

@@ -5,16 +5,17 @@ grade epoch. Verdicts, advantages, payload reference and the group's figures app
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.errors import FencedOut
 from domain.events import GroupGraded
-from domain.ids import AttemptId, GroupId, JobId, RolloutId, TaskId
+from domain.ids import AttemptId, GroupId, JobId, RolloutId, TaskId, attempt_of
 from domain.states import End, Purpose, Scored, Verdict
 from stores import tables as t
+from stores.secret_tables import judge_use
 
 group, rollout, version = t.rollout_group, t.rollout, t.environment_version
 
@@ -56,6 +57,17 @@ class GroupToGrade:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeCount:
+    """What a member asked of one judge."""
+
+    judge: str
+    calls: int
+    failed: int
+    prompt_tokens: int
+    sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberVerdict:
     """What is written of one member. `disposition` None leaves it pending: the step decides it."""
 
@@ -64,6 +76,7 @@ class MemberVerdict:
     advantage: float | None
     disposition: str | None
     components: Mapping[str, object]
+    judges: tuple[JudgeCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +213,14 @@ async def commit_verdicts(connection: AsyncConnection, graded: GroupVerdict) -> 
         )
     )
     await connection.execute(written, [_values(member) for member in graded.members])
+    attempt_id = attempt_of(graded.group_id)
+    used = [
+        {"rollout_id": member.rollout_id, "attempt_id": attempt_id, **asdict(count)}
+        for member in graded.members
+        for count in member.judges
+    ]
+    if used:
+        await connection.execute(insert(judge_use), used)
 
 
 def _values(member: MemberVerdict) -> dict[str, object]:

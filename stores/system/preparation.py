@@ -62,6 +62,8 @@ class Unprepared:
     train_split: str
     limit: int | None
     datasets: tuple[DatasetUse, ...]
+    secrets: Mapping[str, str]
+    """Names of secrets by variable."""
 
 
 async def package(connection: AsyncConnection, version_id: str) -> Package | None:
@@ -121,6 +123,7 @@ async def unprepared(connection: AsyncConnection, job_id: str) -> Unprepared | N
         train_split=use["split"],
         limit=use["limit"],
         datasets=tuple(_dataset(one) for one in use.get("datasets", ())),
+        secrets=row.spec.get("secrets", {}),
     )
 
 

@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Completion = tuple[int, Mapping[str, Any] | str]
-"""Status and body."""
+Completion = (
+    tuple[int, Mapping[str, Any] | str | bytes]
+    | tuple[int, Mapping[str, Any] | str | bytes, Mapping[str, str]]
+)
+"""Status, body and, if need be, headers."""
 
 Script = Callable[[Mapping[str, Any], int], Completion]
 """Answers a request's body; the number counts requests from 0."""
@@ -27,12 +30,19 @@ class ChatServer:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status, answer = server._take(self.path, self.headers.get("Authorization"), body)
-                data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+                key = self.headers.get("Authorization")
+                status, answer, *more = server._take(self.path, key, body)
+                text = answer if isinstance(answer, (str, bytes)) else json.dumps(answer)
+                data = text.encode() if isinstance(text, str) else text
                 self.send_response(status)
+                for name, value in (more[0] if more else {}).items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                try:
+                    self.wfile.write(data)
+                except ConnectionError:
+                    pass  # Whoever asked had enough.
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

@@ -19,14 +19,15 @@ from sandboxes.node.slots import Slots
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blob, Blobs
 from tests.support.waiting import eventually
+from venusrl.env.host.ports import EnvironmentProcess
+from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Json, Message, ToolCall
 from venusrl.env.wire import message_to_json
 from workers.fleet.data_server import DataServer
-from workers.fleet.environment_pool import EnvironmentPool
+from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool
 from workers.fleet.forks import Forker
 from workers.fleet.holdings import FleetTry, Holdings
-from workers.fleet.main import start_process
-from workers.fleet.packages import Packages
+from workers.fleet.packages import Package, Packages
 from workers.fleet.turns import TurnServer
 from workers.rollout.agent_client import AgentClient
 
@@ -36,6 +37,13 @@ NODE = HostId("host_node0")
 ENGINE = HostId("host_engine0")
 DATA_KEY = "test-data-key"
 T = TypeVar("T")
+
+
+async def start_process(
+    key: EnvironmentKey, package: Package, config: Mapping[str, Json]
+) -> EnvironmentProcess:
+    """Start an environment's process of a job that gives it nothing."""
+    return await start_environment(package.folder, package.manifest, config)
 
 
 def member(index: int = 0, group: GroupId = GROUP) -> RolloutId:

@@ -78,7 +78,7 @@ def scripted_api(routes: Mapping[str, Sequence[Body | Answer]]) -> Iterator[Scri
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = do_DELETE = do_PATCH = handle_any
+        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = handle_any
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""

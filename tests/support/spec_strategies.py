@@ -142,6 +142,9 @@ SPECS: Final[st.SearchStrategy[dict[str, Json]]] = st.fixed_dictionaries(
         "budget": part(max_wall_hours=st.none() | st.floats(0.01, 100.0), warn_at=st.floats(0, 1)),
         "on_divergence": st.sampled_from(["stop", "skip", "warn"]),
         "secrets": st.just({}) | st.just({"TOKEN": "hub"}),
+        "judges": st.just({})
+        | st.just({"j": {"url": "https://judge.example/v1", "model": "m", "secret": None}})
+        | st.just({"j": {"url": "http://127.0.0.1/v1", "model": "m"}}),
         "labels": st.dictionaries(NAMES, NAMES, max_size=3),
     },
 )

@@ -5,7 +5,6 @@ rollout is counted apart, and a failure that would meet every request ends the e
 """
 
 import asyncio
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,21 +14,22 @@ import httpx
 
 from venusrl._errors import ApiError, OperationFailed, Unavailable, VenusError
 from venusrl.client import Client
+from venusrl.env.host.chat_wire import (
+    BACKOFF_FIRST_S,
+    RETRIED,
+    TRIES_MAX,
+    BadCompletion,
+    Reply,
+    argument_text,
+    pause_s,
+    read_completion,
+    wire_message,
+)
 from venusrl.env.messages import Json, Message, ToolCall
 from venusrl.env.wire import message_to_json
 
-TRIES_MAX: Final = 6
-"""With the back-off below about half a minute: a restart of a server, a burst of others."""
-
-BACKOFF_FIRST_S: Final = 0.5
-BACKOFF_MAX_S: Final = 16.0
-RETRY_AFTER_MAX_S: Final = 60.0
-
 REQUEST_TIMEOUT_S: Final = 120.0
 """Of one answer: a large model may take minutes for a long one."""
-
-RETRIED: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses that say nothing against the request."""
 
 FATAL: Final = frozenset({401, 403, 404})
 """A wrong key, model or address: every further request would be answered alike."""
@@ -54,16 +54,6 @@ class Sampling:
     temperature: float = 1.0
     max_tokens: int = 512
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One answer: its message, whether it was cut, and its tokens where the other side says so."""
-
-    message: Message
-    is_cut: bool = False
-    prompt_tokens: int | None = None
-    sampled_tokens: int | None = None
 
 
 class ContextFull(Exception):
@@ -114,7 +104,11 @@ class Endpoint:
         }
         if tools:
             body["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
-        return read_completion(await self._post(body))
+        document = await self._post(body)
+        try:
+            return read_completion(document)
+        except BadCompletion as error:
+            raise PolicyFailed("bad_answer", str(error)) from error
 
     async def close(self) -> None:
         """See `Policy.close`."""
@@ -138,54 +132,7 @@ class Endpoint:
         raise AssertionError("the last try returns or raises")
 
     async def _pause(self, attempt: int, retry_after: str | None) -> None:
-        longest = min(BACKOFF_MAX_S, self.pause_s * 2**attempt)
-        pause = random.uniform(longest / 2, longest)
-        if retry_after is not None and retry_after.isdigit():
-            pause = max(pause, min(float(retry_after), RETRY_AFTER_MAX_S))
-        await asyncio.sleep(pause)
-
-
-def wire_message(message: Message) -> dict[str, Any]:
-    """A message as chat completions have it."""
-    record: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        record["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        record["tool_call_id"] = message.tool_call_id
-    return record
-
-
-def read_completion(document: Any) -> Reply:
-    """The first choice of an answer. Raises PolicyFailed for what is none."""
-    try:
-        choice = document["choices"][0]
-        said = choice["message"]
-        calls = tuple(
-            ToolCall(
-                str(call.get("id") or f"call_{number}"),
-                str(call["function"]["name"]),
-                _arguments(call["function"].get("arguments")),
-            )
-            for number, call in enumerate(said.get("tool_calls") or ())
-        )
-        usage = document.get("usage") or {}
-        message = Message("assistant", said.get("content") or "", calls)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise PolicyFailed("bad_answer", f"no chat completion: {error!r}") from error
-    is_cut = choice.get("finish_reason") == "length"
-    return Reply(message, is_cut, usage.get("prompt_tokens"), usage.get("completion_tokens"))
-
-
-def _arguments(raw: Any) -> str:
-    """Arguments are text; some servers send the object itself."""
-    return raw if isinstance(raw, str) else json.dumps({} if raw is None else raw)
+        await asyncio.sleep(pause_s(attempt, retry_after, random.uniform, self.pause_s))
 
 
 def _checked(url: str, response: httpx.Response) -> Any:
@@ -246,7 +193,7 @@ class CheckpointPolicy:
             seed=seed,
         )
         calls = tuple(
-            ToolCall(call.id or f"call_{number}", call.name, _arguments(call.arguments))
+            ToolCall(call.id or f"call_{number}", call.name, argument_text(call.arguments))
             for number, call in enumerate(made.tool_calls)
         )
         message = Message("assistant", made.content, calls)

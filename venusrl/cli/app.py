@@ -4,7 +4,17 @@ from typing import Final
 
 import typer
 
-from venusrl.cli import checkpoints, datasets, environments, jobs, keys, models, rollouts, server
+from venusrl.cli import (
+    checkpoints,
+    datasets,
+    environments,
+    jobs,
+    keys,
+    models,
+    rollouts,
+    secrets,
+    server,
+)
 
 HELP: Final = """Reinforcement learning for language models.
 
@@ -33,4 +43,5 @@ app.add_typer(environments.app, name="env", help="Write, check, try, upload and 
 app.add_typer(datasets.app, name="datasets", help="Upload, list and look at datasets.")
 app.add_typer(models.app, name="models", help="List, add and delete models.")
 app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")
+app.add_typer(secrets.app, name="secrets", help="Write, list and delete secrets.")
 app.add_typer(keys.app, name="keys", help="Make, list, rotate and delete API keys.")

@@ -1,6 +1,7 @@
 """`venus env init` and `venus env test`: a package begun and checked, without a server."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,4 +72,5 @@ async def _check(machine: "Machine", folder: Path) -> "CheckReport":
         built = await built_here(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
-    return await check_folder(folder, machine.start, machine.sandboxes(folder), built)
+    sandboxes = machine.sandboxes(folder)
+    return await check_folder(folder, machine.start, sandboxes, built, given=os.environ)

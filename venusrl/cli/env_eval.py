@@ -19,6 +19,7 @@ from venusrl.cli.env_local import (
     JudgeUrl,
     Plain,
     judge_of,
+    say_missing,
     say_notice,
 )
 from venusrl.cli.output import (
@@ -133,6 +134,7 @@ async def _run(
     from venusrl.env.host.manifest import read_manifest
 
     manifest = read_manifest(folder)
+    say_missing(manifest)
     process = await machine.start(folder, manifest, judges=judge)
     try:
         tasks = chosen(await process.load(split), options)

@@ -12,7 +12,7 @@ from venusrl.cli.output import EXIT_USAGE, fail, write_line
 
 if TYPE_CHECKING:
     from venusrl._evaluation.judges import EndpointJudge
-    from venusrl.env.host.manifest import Finding
+    from venusrl.env.host.manifest import Finding, Manifest
     from venusrl.env.local.machine import Machine
 
 JUDGE_KEY: Final = "VENUS_JUDGE_KEY"
@@ -47,6 +47,13 @@ def say_notice(machine: "Machine") -> None:
     """Say once, on standard error, what does not isolate."""
     if machine.notice is not None:
         sys.stderr.write(f"venus: {machine.notice}\n")
+
+
+def say_missing(manifest: "Manifest") -> None:
+    """Say once, on standard error, which variables the package needs and does not get."""
+    for name in manifest.secrets:
+        if name not in os.environ:
+            sys.stderr.write(f"venus: the package needs the variable {name}; it is not set here\n")
 
 
 def finding_json(finding: "Finding", folder: Path) -> dict[str, Any]:

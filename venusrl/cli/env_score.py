@@ -15,6 +15,7 @@ from venusrl.cli.env_local import (
     JudgeUrl,
     Plain,
     judge_of,
+    say_missing,
     say_notice,
 )
 from venusrl.cli.output import (
@@ -89,6 +90,7 @@ async def _run(
     from venusrl.env.host.manifest import read_manifest
 
     manifest = read_manifest(folder)
+    say_missing(manifest)
     process = await machine.start(folder, manifest, source.config, judge)
     try:
         return await rescore(Stage(process, manifest, machine.sandboxes(folder)), source)

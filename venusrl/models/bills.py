@@ -19,6 +19,17 @@ class BillLine(Answer):
     rollouts_url: str
 
 
+class JudgeLine(Answer):
+    """What graded rollouts asked of one judge; failures are no calls."""
+
+    judge: str
+    rollouts: int
+    calls: int
+    failed: int
+    prompt_tokens: int
+    sampled_tokens: int
+
+
 class Bill(Answer):
     """Each resource with every bucket of the closed list; what is not measured stays at 0."""
 
@@ -28,3 +39,5 @@ class Bill(Answer):
     wall_s: dict[str, float] = Field(default_factory=dict)
     """Seconds for which each resource was held; its lines sum to it."""
     lines: list[BillLine]
+    judges: list[JudgeLine] = Field(default_factory=list)
+    """Written with each rollout's verdict: a grading that is repeated counts once."""

@@ -107,11 +107,13 @@ class Judge(SpecPart):
     base: Name | None = None
     """Model of the registry; or `url`."""
     url: Annotated[str, Field(pattern=r"^https?://[^\s]{1,2000}$")] | None = None
-    """Address; or `base`."""
+    """Address, up to `/v1`: the platform asks `/chat/completions` below it; or `base`."""
+    model: Name | None = None
+    """The judge's name at `url`."""
     secret: SecretName | None = None
-    """Secret that holds its key."""
-    max_concurrency: PositiveInt = 16
-    """Calls at once."""
+    """Secret that holds its key, sent as a bearer token."""
+    max_concurrency: Annotated[int, Field(ge=1, le=256)] = 16
+    """Calls at once, on each node."""
     max_cost_usd: Annotated[float, Field(gt=0.0, le=1e9)] | None = None
     """Spending limit."""
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from infra.codec import convert
+from infra.logging import striking
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.system.operations import TakenOperation
 from venusrl.env.host.cases import read_cases
@@ -24,10 +25,11 @@ from venusrl.env.host.playing import Outcome
 from venusrl.env.host.ports import EnvironmentFault, InstanceKey
 from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Task
+from venusrl.env.redaction import Redactor
 from venusrl.env.values import Unscorable
 from workers.chores.case_sandboxes import CaseSandboxes
 from workers.chores.environment_players import CasePlayer, ModelPlayer, Player, loaded
-from workers.chores.environments import built, built_folder, fetched
+from workers.chores.environments import built, built_folder, fetched, project_secrets
 from workers.chores.generate import GenerateRequest, saved_checkpoint
 from workers.chores.handling import ChoreFailed, ChoreTools, finding_json, storable
 
@@ -99,17 +101,19 @@ async def _staged(
 ) -> AsyncIterator[Stage]:
     dependencies = await built_folder(tools, target)
     manifest = read_manifest(target)
-    process = await start_environment(
-        target, manifest, request.config, log, dependencies=dependencies
-    )
-    try:
-        runtime = ProcessRuntime(target.parent / "guest")
+    secrets = await project_secrets(tools, request.environment_version_id, target)
+    with striking(Redactor(secrets.values()).text):
+        process = await start_environment(
+            target, manifest, request.config, log, dependencies=dependencies, secrets=secrets
+        )
         try:
-            yield Stage(process, manifest, CaseSandboxes(runtime, target))
+            runtime = ProcessRuntime(target.parent / "guest")
+            try:
+                yield Stage(process, manifest, CaseSandboxes(runtime, target))
+            finally:
+                await runtime.close()
         finally:
-            await runtime.close()
-    finally:
-        await process.stop()
+            await process.stop()
 
 
 async def _run(

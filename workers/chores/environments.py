@@ -7,19 +7,23 @@ from pathlib import Path
 
 import msgspec
 
-from domain.errors import PayloadUnreadable
+from domain.errors import PayloadUnreadable, SecretUnavailable
 from environments.checks import check_package
 from infra.codec import convert
+from infra.logging import striking
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.system import preparation as store
+from stores.system import secrets as secret_store
 from stores.system.operations import TakenOperation
 from venusrl.env.host.checks import CheckReport
 from venusrl.env.host.dependencies import PackageSource
-from venusrl.env.host.manifest import PackageInvalid
+from venusrl.env.host.manifest import PackageInvalid, read_manifest
 from venusrl.env.host.requirements import pinned
+from venusrl.env.redaction import Redactor
 from workers.chores.case_sandboxes import CaseSandboxes
 from workers.chores.handling import ChoreFailed, ChoreTools, finding_json, readable_package
 from workers.dependencies import BuildRecord, Dependencies
+from workers.secrets import opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,30 @@ async def _checked(tools: ChoreTools, version_id: str, target: Path) -> CheckRep
     async with tools.database.begin() as connection:
         await store.begin_validation(connection, version_id)
     dependencies = await built_folder(tools, target)
+    secrets = await project_secrets(tools, version_id, target)
     runtime = ProcessRuntime(target.parent / "guest")
     try:
-        return await check_package(target, {}, CaseSandboxes(runtime, target), dependencies)
+        with striking(Redactor(secrets.values()).text):
+            sandboxes = CaseSandboxes(runtime, target)
+            return await check_package(target, {}, sandboxes, dependencies, secrets)
     finally:
         await runtime.close()
+
+
+async def project_secrets(tools: ChoreTools, version_id: str, package: Path) -> dict[str, str]:
+    """No job says which secrets: those of the project that are named like the variables."""
+    try:
+        wanted = read_manifest(package).secrets
+    except PackageInvalid:
+        return {}
+    if not wanted:
+        return {}
+    async with tools.database.begin() as connection:
+        project_id = await secret_store.project_of_version(connection, version_id)
+        if project_id is None:
+            return {}
+        known = await secret_store.sealed(connection, project_id, wanted)
+    try:
+        return await opened(tools.settings, tools.database, project_id, known)
+    except SecretUnavailable as error:
+        raise ChoreFailed("secret_unavailable", str(error)) from error

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from domain.errors import PayloadUnreadable
+from domain.errors import PayloadUnreadable, SecretUnavailable
 from infra.codec import convert
+from infra.logging import striking
 from infra.names import tasks_path
 from stores.blobs import sha256
 from stores.system import preparation as store
@@ -23,9 +24,11 @@ from venusrl.env.host.manifest import read_manifest
 from venusrl.env.host.ports import EnvironmentFault
 from venusrl.env.host.process import start_environment
 from venusrl.env.messages import Task
+from venusrl.env.redaction import Redactor
 from workers.chores.dataset_tasks import TaskList, dataset_tasks
 from workers.chores.handling import ChoreFailed, ChoreTools, readable_package
 from workers.dependencies import Dependencies
+from workers.secrets import opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ async def prepare(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, 
         loaded = await _load(tools, job)
     except (EnvironmentFault, PayloadUnreadable) as error:
         raise ChoreFailed("tasks_unloadable", str(error)) from error
+    except SecretUnavailable as error:
+        raise ChoreFailed("secret_unavailable", str(error)) from error
     lists = {}
     for split, tasks in loaded.items():
         if not tasks.tasks:
@@ -75,17 +80,22 @@ async def _load(tools: ChoreTools, job: store.Unprepared) -> dict[str, TaskList]
 async def _from_environment(
     tools: ChoreTools, job: store.Unprepared, splits: Sequence[str]
 ) -> dict[str, TaskList]:
+    names = job.secrets.values()
+    values = await opened(tools.settings, tools.database, job.project_id, names)
+    secrets = {variable: values[name] for variable, name in job.secrets.items()}
     data = await tools.blobs.read(job.package.uri, job.package.sha)
     with tempfile.TemporaryDirectory(prefix="venus-prepare-") as folder:
         target = readable_package(Path(folder), data)
+        manifest = read_manifest(target)
         built = await Dependencies(tools.blobs, tools.settings.home).folder(target)
-        process = await start_environment(
-            target, read_manifest(target), job.config, dependencies=built
-        )
-        try:
-            return {split: TaskList(await process.load(split)) for split in splits}
-        finally:
-            await process.stop()
+        with striking(Redactor(values.values()).text):
+            process = await start_environment(
+                target, manifest, job.config, dependencies=built, secrets=secrets
+            )
+            try:
+                return {split: TaskList(await process.load(split)) for split in splits}
+            finally:
+                await process.stop()
 
 
 def _lines(tasks: Sequence[Task]) -> bytes:

@@ -18,6 +18,7 @@ from infra.logging import get_logger
 from sandboxes.node.registry import Failure, HeldTry, Registry, TryKey, TryState
 from sandboxes.node.slots import Slots
 from sandboxes.ports import Runtime, SandboxEvent
+from venusrl.env.host.judges import JudgeUses
 from venusrl.env.host.ports import EnvironmentFault, EnvironmentProcess, InstanceKey
 from venusrl.env.messages import Json, Task
 from workers.fleet.environment_pool import EnvironmentKey
@@ -46,6 +47,8 @@ class FleetTry(HeldTry):
     package: Package | None = None
     process: EnvironmentProcess | None = None
     tools: tuple[dict[str, object], ...] = ()
+    judged: JudgeUses = field(default_factory=dict)
+    """What it asked of judges in processes that it no longer lives in."""
 
     @property
     def instance(self) -> InstanceKey:

@@ -73,6 +73,7 @@ class GradingSpec:
     """What is read; every other field of the spec is somebody else's."""
 
     environments: tuple[EnvironmentUse, ...]
+    judges: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     rollout: RolloutUse = field(default_factory=RolloutUse)
     algorithm: AlgorithmUse = field(default_factory=AlgorithmUse)

@@ -10,7 +10,7 @@
 import asyncio
 import secrets
 import shutil
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +29,6 @@ from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.unit_of_work import Database, HostFence
-from venusrl.env.host.ports import EnvironmentProcess
-from venusrl.env.host.process import start_environment
-from venusrl.env.messages import Json
 from workers.fleet.data_server import DataServer
 from workers.fleet.environment_pool import EnvironmentPool
 from workers.fleet.forks import Forker
@@ -39,8 +36,9 @@ from workers.fleet.grading import Grader
 from workers.fleet.grading_sandboxes import GradingSandboxes
 from workers.fleet.holdings import Holdings
 from workers.fleet.ownership import PostgresOwnership
-from workers.fleet.packages import Package, Packages
+from workers.fleet.packages import Packages
 from workers.fleet.rooms import RoomWriter, WatchedRooms
+from workers.fleet.starting import EnvironmentStarter
 from workers.fleet.turns import TurnServer
 from workers.outbox import Outbox
 
@@ -49,13 +47,6 @@ GRADING_RESERVE: Final = 1
 
 DATA_KEY_BYTES: Final = 32
 """As long as the other keys between hosts."""
-
-
-async def start_process(package: Package, config: Mapping[str, Json]) -> EnvironmentProcess:
-    """Start an environment's process in its own sandbox."""
-    return await start_environment(
-        package.folder, package.manifest, config, dependencies=package.dependencies
-    )
 
 
 @dataclass(slots=True)
@@ -67,6 +58,7 @@ class NodeAgent:
     forker: Forker
     grader: Grader
     environments: EnvironmentPool
+    starter: EnvironmentStarter
     capacity: int
     data_key: str
     data_address: str = ""
@@ -90,6 +82,7 @@ class NodeAgent:
         await self.grader.release_attempt(frame.attempt_id)
         await self.holdings.release_attempt(frame.attempt_id)
         await self.environments.stop_attempt(frame.attempt_id)
+        await self.starter.release(frame.attempt_id)
 
     def snapshot(self) -> HostSnapshot:
         """All that is held. Failures are told again right after it: their frames may be lost."""
@@ -141,7 +134,8 @@ async def serve(context: HostContext) -> None:
     capacity = settings.limits.sandboxes
     slots = Slots(capacity, GRADING_RESERVE)
     packages = Packages(blobs, settings.home / "packages")
-    environments = EnvironmentPool(start_process, clock)
+    starter = EnvironmentStarter(settings, database, clock)
+    environments = EnvironmentPool(starter.start, clock)
     link = LeaderLink(
         context.host_id,
         context.epoch,
@@ -171,6 +165,7 @@ async def serve(context: HostContext) -> None:
         forker=Forker(holdings, packages, environments),
         grader=grader,
         environments=environments,
+        starter=starter,
         capacity=capacity,
         data_key=secrets.token_hex(DATA_KEY_BYTES),
     )
@@ -186,6 +181,7 @@ async def serve(context: HostContext) -> None:
         await holdings.close()
         await outbox.flush()
         await environments.close()
+        await starter.close()
         await runtime.close()
         await database.close()
 

@@ -18,6 +18,7 @@ from infra.clock import Clock
 from sandboxes.node.journal import Intent, IntentRefused, Reply
 from sandboxes.node.registry import TryKey, TryState
 from venusrl.env.host.artefacts import STATE_ARTEFACT, take_artefacts
+from venusrl.env.host.judges import added
 from venusrl.env.host.ports import (
     EnvironmentCrashed,
     EnvironmentFault,
@@ -30,6 +31,7 @@ from venusrl.env.wire import BadRecord, message_from_json, message_to_json
 from workers.fleet import seams
 from workers.fleet.environment_pool import EnvironmentPool
 from workers.fleet.holdings import FleetTry, Holdings
+from workers.fleet.judged import to_metrics
 
 
 class TurnRefused(VenusError):
@@ -156,6 +158,8 @@ class TurnServer:
         if not package.manifest.resumable:
             detail = "its environment cannot be resumed"
             raise (former.fault if former else None) or EnvironmentCrashed("process_exited", detail)
+        if held.process is not None:
+            added(held.judged, held.process.judged(held.instance))
         process = await self.environments.get(origin.environment, package, origin.config)
         held.process = process
         await process.open(held.instance, origin.task, held.seed, held.calls)
@@ -174,10 +178,13 @@ class TurnServer:
         if held.failure is not None or held.is_released:
             return None
         held.state = TryState.SEALED
+        if held.process is not None:
+            added(held.judged, held.process.judged(held.instance))
         await self.holdings.dispose(held)
         calls = 0 if held.calls is None else held.calls.total
         held.calls = None
-        return Sealed(0, artefacts, {"sandbox_calls": float(calls)})
+        metrics = {"sandbox_calls": float(calls), **to_metrics(held.judged)}
+        return Sealed(0, artefacts, metrics)
 
 
 async def _artefacts(held: FleetTry) -> dict[str, str]:

@@ -15,7 +15,7 @@ A failure is never a zero; a zero is only what a reward said, or what the job as
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from domain.advantage import Advantages, group_advantages
@@ -32,10 +32,17 @@ from domain.states import (
     evaluated,
 )
 from domain.trajectory import GroupPayload, TrainRollout, Trajectory
-from stores.system.grading import ClosedMember, GroupToGrade, GroupVerdict, MemberVerdict
+from stores.system.grading import (
+    ClosedMember,
+    GroupToGrade,
+    GroupVerdict,
+    JudgeCount,
+    MemberVerdict,
+)
 from venusrl.env.host.ports import RolloutGrade
 from venusrl.env.values import Unscorable as UnscorableValue
 from workers.fleet.job_spec import Control, GradingSpec, OnTruncated
+from workers.fleet.judged import counts_of, from_metrics, named
 
 LIMIT_ENDS: Final = frozenset({End.TRUNCATED, End.TURN_LIMIT, End.CONTEXT_OVERFLOW})
 """Ends that `on_truncated` is about."""
@@ -81,7 +88,7 @@ def decide(group: GroupToGrade, spec: GradingSpec, subjects: Sequence[Subject]) 
     totals = [one.verdict.value for one in counting if isinstance(one.verdict, Scored)]
     if group.purpose is Purpose.EVALUATION:
         scored = [one.verdict.value for one in judged if isinstance(one.verdict, Scored)]
-        return Decision(_evaluation_verdict(group, judged, scored), None)
+        return Decision(_evaluation_verdict(group, spec, judged, scored), None)
     trained = _controlled(spec, group.group_id, group.ordinal, totals)
     advantages = group_advantages(spec.algorithm.advantage, trained)
     is_enough = len(counting) >= spec.least_usable(group.size) and len(counting) > 0
@@ -96,7 +103,7 @@ def decide(group: GroupToGrade, spec: GradingSpec, subjects: Sequence[Subject]) 
         payload_uri=None,
         payload_sha=None,
         disposition=None if is_enough else dropped(DropReason.UNSCORABLE),
-        members=_member_verdicts(judged, advantages, is_enough),
+        members=_member_verdicts(spec, judged, advantages, is_enough),
     )
     if not is_enough or advantages.zero_variance:
         return Decision(verdict, None)
@@ -140,7 +147,7 @@ def _versions(judged: _Judged) -> list[int]:
 
 
 def _member_verdicts(
-    judged: Sequence[_Judged], advantages: Advantages, is_enough: bool
+    spec: GradingSpec, judged: Sequence[_Judged], advantages: Advantages, is_enough: bool
 ) -> tuple[MemberVerdict, ...]:
     values = iter(advantages.values)
     return tuple(
@@ -149,7 +156,8 @@ def _member_verdicts(
             verdict=one.verdict,
             advantage=next(values) if one.counts else None,
             disposition=None if one.counts and is_enough else dropped(_reason(one)),
-            components=_components(one.subject.grade),
+            components=_components(spec, one.subject),
+            judges=_judges(spec, one.subject),
         )
         for one in judged
     )
@@ -166,7 +174,7 @@ def _reason(judged: _Judged) -> DropReason:
 
 
 def _evaluation_verdict(
-    group: GroupToGrade, judged: Sequence[_Judged], scored: Sequence[float]
+    group: GroupToGrade, spec: GradingSpec, judged: Sequence[_Judged], scored: Sequence[float]
 ) -> GroupVerdict:
     step = evaluated(group.policy_version)
     return GroupVerdict(
@@ -185,15 +193,26 @@ def _evaluation_verdict(
                 verdict=one.verdict,
                 advantage=None,
                 disposition=step,
-                components=_components(one.subject.grade),
+                components=_components(spec, one.subject),
+                judges=_judges(spec, one.subject),
             )
             for one in judged
         ),
     )
 
 
-def _components(grade: RolloutGrade | None) -> Mapping[str, object]:
-    """Rewards and metrics as JSON; an unscorable component is an object with its reason."""
+def _judges(spec: GradingSpec, subject: Subject) -> tuple[JudgeCount, ...]:
+    """All that the member asked of judges, in its turns and in this grading."""
+    trajectory, grade = subject.trajectory, subject.grade
+    turns = {} if trajectory is None else from_metrics(trajectory.metrics)
+    return counts_of(
+        named(turns, spec.judges), named({} if grade is None else grade.judges, spec.judges)
+    )
+
+
+def _components(spec: GradingSpec, subject: Subject) -> Mapping[str, object]:
+    """Rewards, metrics and judges as JSON; an unscorable component is an object with its reason."""
+    grade = subject.grade
     if grade is None:
         return {}
     rewards = {
@@ -202,7 +221,10 @@ def _components(grade: RolloutGrade | None) -> Mapping[str, object]:
         else value
         for name, value in grade.components.items()
     }
-    return {"rewards": rewards, "metrics": dict(grade.metrics)}
+    shown: dict[str, object] = {"rewards": rewards, "metrics": dict(grade.metrics)}
+    if counts := _judges(spec, subject):
+        shown["judges"] = [asdict(count) for count in counts]
+    return shown
 
 
 def _payload(

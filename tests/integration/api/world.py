@@ -18,6 +18,7 @@ from api import bootstrap
 from api.app import create_app
 from infra.ids import IdSource
 from infra.settings import Settings
+from infra.vault import make_key_file
 from stores import tables as t
 from stores.blobs import Blobs
 from stores.system.preparation import Validated, write_validation
@@ -228,5 +229,6 @@ def installation(database_url: str, home: Path, **environ: str) -> Iterator[Worl
     """A listening gateway and its admin key."""
     settings = Settings.from_env({"DATABASE_URL": database_url, "VENUS_HOME": str(home), **environ})
     key = asyncio.run(bootstrap.ensure(settings))
+    make_key_file(home)
     with listening(settings) as address:
         yield World(settings, address, key)

@@ -82,9 +82,17 @@ async def test_what_is_not_served_is_refused_not_ignored(tmp_path: Path) -> None
     files = {(one.file, one.pointer) for one in report.findings if one.severity == "error"}
     assert files == {
         ("requirements.txt", ""),
-        ("venus.toml", "/secrets"),
         ("venus.toml", "/network/allow"),
     }
+
+
+async def test_a_variable_that_is_not_given_is_a_warning(tmp_path: Path) -> None:
+    write_package(tmp_path, GRADED, 'secrets = ["KEY"]\n')
+    report = await check(tmp_path)
+    (warning,) = [one for one in report.findings if one.file == "venus.toml"]
+    assert (warning.pointer, warning.severity) == ("/secrets/0", "warning")
+    given = await check_package(tmp_path, {}, None, secrets={"KEY": "value-of-the-key"})
+    assert [one for one in given.findings if one.file == "venus.toml"] == []
 
 
 async def test_bad_task_files_are_found_by_line(tmp_path: Path) -> None:

@@ -166,3 +166,29 @@ def test_a_pin_that_cannot_be_had_is_a_finding_at_its_line(needy: Path) -> None:
     status, document = checked(needy)
     assert (status, places(document)) == (1, [("requirements.txt", 2)])
     assert "no wheel of tinydep" in document["findings"][0]["message"]
+
+
+NEEDS = """
+class Env(Environment):
+    @reward()
+    async def score(self, rollout):
+        return float(os.environ.get("TOKEN") == "value-of-the-token" and "OTHER" not in os.environ)
+"""
+
+
+def test_variables_that_the_package_needs_come_from_the_shell_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path, NEEDS, 'secrets = ["TOKEN"]\nsandbox = false\n')
+    (tmp_path / "cases").mkdir()
+    case = {"name": "c", "split": "test", "task": "test-0", "turns": [{"content": "x"}]}
+    (tmp_path / "cases" / "c.jsonl").write_text(json.dumps(case | {"expect": {"total": 1.0}}))
+    monkeypatch.setenv("OTHER", "another-value")
+    monkeypatch.delenv("TOKEN", raising=False)
+    status, document = checked(tmp_path)
+    assert status == 1
+    warnings = [one["message"] for one in document["findings"] if one["severity"] == "warning"]
+    assert any("TOKEN is not set here" in one for one in warnings)
+    monkeypatch.setenv("TOKEN", "value-of-the-token")
+    status, document = checked(tmp_path)
+    assert status == 0, document

@@ -11,13 +11,13 @@ from typer.testing import CliRunner, Result
 
 from tests.integration.environments.helpers import CALC
 from tests.support.chat_server import ChatServer, Completion, Script, chat_server, completion
-from venusrl._evaluation import policies
 from venusrl.cli.app import app
+from venusrl.env.host import chat_wire
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "BACKOFF_MAX_S", 0.0)
+    monkeypatch.setattr(chat_wire, "BACKOFF_MAX_S", 0.0)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from tests.integration.environments.helpers import write_package
 from tests.support.chat_server import ChatServer, chat_server, completion
-from venusrl._evaluation import policies
 from venusrl.cli.app import app
+from venusrl.env.host import chat_wire
 
 ASKING = """
 class Env(Environment):
@@ -56,7 +56,7 @@ class Env(Environment):
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "BACKOFF_MAX_S", 0.0)
+    monkeypatch.setattr(chat_wire, "BACKOFF_MAX_S", 0.0)
 
 
 def evaluated(

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.logging import STRUCK, redact, redact_text
+from infra.logging import STRUCK, redact, redact_text, striking
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,3 +37,17 @@ logging.getLogger("lib").warning("key vrl_abcd1234")
     ours, theirs = [json.loads(line) for line in done.stderr.splitlines()]
     assert (ours["event"], ours["job_id"], ours["api_key"]) == ("job.queued", "job_1", STRUCK)
     assert (theirs["process"], theirs["event"]) == ("api", f"key vrl_abcd{STRUCK}")
+
+
+def test_values_that_the_process_holds_are_struck_wherever_they_stand() -> None:
+    def strike(text: str) -> str:
+        return text.replace("canary-value", STRUCK)
+
+    record = {"cause": ValueError("canary-value"), "n": 1, "deep": [{"a": "x canary-value"}]}
+    with striking(strike):
+        assert redact(None, "info", dict(record)) == {
+            "cause": STRUCK,
+            "n": 1,
+            "deep": [{"a": f"x {STRUCK}"}],
+        }
+    assert redact_text("canary-value") == "canary-value"

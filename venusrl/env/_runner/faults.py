@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from venusrl.env._runner.hidden import strike
 from venusrl.env.sandbox import SandboxError
 
 DETAIL_CHARS_MAX: Final = 2000
@@ -19,7 +20,7 @@ class RunnerFault(Exception):
     def __init__(self, cause: str, detail: str) -> None:
         super().__init__(detail)
         self.cause = cause
-        self.detail = detail[:DETAIL_CHARS_MAX]
+        self.detail = strike(detail)[:DETAIL_CHARS_MAX]
 
 
 def fault_of(error: BaseException, where: str) -> RunnerFault:

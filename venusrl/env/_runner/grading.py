@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn
 
 from venusrl.env._runner.channel import Channel, ChannelClosed
 from venusrl.env._runner.faults import fault_of
+from venusrl.env._runner.hidden import strike
 from venusrl.env._runner.instances import make_environment
 from venusrl.env._runner.logs import LogStream, current_instance
 from venusrl.env._runner.remote_judge import RemoteJudge
@@ -311,20 +312,27 @@ async def _run_job(
     except SandboxError as error:
         return [Unscorable("grader_lost", str(error))] * width
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - edge of user code
-        return [as_value(Unscorable("raised", fault_of(error, job.spec.name).detail))] * width
+        return [_value(Unscorable("raised", fault_of(error, job.spec.name).detail))] * width
     if judge.failure is not None:
         return [
             _judged(judge.failure)
         ] * width  # Code that swallowed it has graded without a judge.
     if job.rollout is not None:
-        return [as_value(raw)]
+        return [_value(raw)]
     if isinstance(raw, str) or not isinstance(raw, Sequence) or len(raw) != width:
         return [Unscorable("bad_length", f"{job.spec.name} must give {width} values")] * width
-    return [as_value(one) for one in raw]
+    return [_value(one) for one in raw]
+
+
+def _value(raw: object) -> Value:
+    """What a component gave; its words are struck before they are cut."""
+    if isinstance(raw, Unscorable):
+        return as_value(Unscorable(strike(str(raw.reason)), strike(str(raw.detail))))
+    return as_value(raw)
 
 
 def _judged(error: JudgeUnavailable) -> Value:
-    return as_value(Unscorable(f"judge_{error.reason}", error.detail))
+    return _value(Unscorable(f"judge_{error.reason}", error.detail))
 
 
 def _seed(request: GradeRequest, job: Job) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
+from venusrl.env._runner.hidden import longest, strike
 from venusrl.env.messages import Json
 from venusrl.env.wire import clean_text
 
@@ -45,10 +46,13 @@ class LogStream(io.TextIOBase):
         lines = (self._open.pop(instance, "") + text).split("\n")
         rest = lines.pop()
         for line in lines:
-            self._add(instance, line)
-        while len(rest) > LINE_CHARS_MAX:
-            self._add(instance, rest[:LINE_CHARS_MAX])
-            rest = rest[LINE_CHARS_MAX:]
+            self._add(instance, strike(line))
+        # A secret that has only begun at the end of `rest` must not be cut in two.
+        if len(rest) > LINE_CHARS_MAX + longest():
+            rest = strike(rest)
+            while len(rest) > LINE_CHARS_MAX + longest():
+                self._add(instance, rest[:LINE_CHARS_MAX])
+                rest = rest[LINE_CHARS_MAX:]
         if rest:
             self._open[instance] = rest
         return len(text)
@@ -70,7 +74,7 @@ class LogStream(io.TextIOBase):
         """Close the open line of an instance that goes away."""
         rest = self._open.pop(instance, "")
         if rest:
-            self._add(instance, rest)
+            self._add(instance, strike(rest))
 
     def _add(self, instance: str, line: str) -> None:
         for start in range(0, max(len(line), 1), LINE_CHARS_MAX):

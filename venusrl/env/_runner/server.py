@@ -17,6 +17,7 @@ from typing import Final, cast
 from venusrl.env._runner.channel import Channel, ChannelClosed
 from venusrl.env._runner.faults import RunnerFault, fault_of
 from venusrl.env._runner.grading import Grader, GradeRequest
+from venusrl.env._runner.hidden import take
 from venusrl.env._runner.instances import Instances
 from venusrl.env._runner.loader import entry_class, load_tasks
 from venusrl.env._runner.logs import LogStream, current_instance
@@ -131,6 +132,7 @@ class Server:
         raise BadRecord(f"unknown method {method[:32]}")
 
     def _start(self, params: Record) -> Json:
+        take({name: str(value) for name, value in record_field(params, "secrets").items()})
         cls = entry_class(text_field(params, "entry"))
         self._class = cls
         self._config = record_field(params, "config")

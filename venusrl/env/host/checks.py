@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,13 @@ from typing import Final
 from venusrl.env.host.cases import Case, read_cases
 from venusrl.env.host.code import check_code
 from venusrl.env.host.episode import Sandboxes, Stage
-from venusrl.env.host.manifest import Finding, Manifest, PackageInvalid, read_manifest
+from venusrl.env.host.manifest import (
+    MANIFEST_NAME,
+    Finding,
+    Manifest,
+    PackageInvalid,
+    read_manifest,
+)
 from venusrl.env.host.playing import play_case
 from venusrl.env.host.ports import (
     EnvironmentFault,
@@ -58,17 +64,25 @@ async def check_folder(
     start: Start,
     sandboxes: Sandboxes | None = None,
     dependencies: Path | None = None,
+    *,
+    given: Collection[str] = (),
 ) -> CheckReport:
     """Validate an unpacked package; without `sandboxes` cases that need one wait.
 
     `dependencies` is the folder that its requirements were built into; `start` brings them along.
+    `given` are the variables of secrets that `start` gives it.
     """
     try:
         manifest = read_manifest(folder)
     except PackageInvalid as error:
         return CheckReport(error.findings)
     code = check_code(folder, dependencies)
-    findings = [*_unbuilt(folder, dependencies), *_unsupported(manifest), *code]
+    findings = [
+        *_unbuilt(folder, dependencies),
+        *_unsupported(manifest),
+        *_not_given(manifest, given),
+        *code,
+    ]
     if any(one.severity == "error" for one in code):
         return CheckReport(tuple(findings), manifest)
     try:
@@ -126,11 +140,24 @@ def _unbuilt(folder: Path, dependencies: Path | None) -> list[Finding]:
 def _unsupported(manifest: Manifest) -> list[Finding]:
     """What a package asks for and would not get: refused, so that nothing is silently left out."""
     findings: list[Finding] = []
-    if manifest.secrets:
-        findings.append(Finding("venus.toml", "/secrets", "secrets are not served"))
     if manifest.network_allow:
         findings.append(Finding("venus.toml", "/network/allow", "environments have no network"))
     return findings
+
+
+def _not_given(manifest: Manifest, given: Collection[str]) -> list[Finding]:
+    """Variables that are missing here; a job that leaves one out is refused, a check goes on."""
+    return [
+        Finding(
+            MANIFEST_NAME,
+            f"/secrets/{number}",
+            f"the variable {variable} is not set here",
+            "export it for `venus env`; on the platform, store a secret of that name",
+            "warning",
+        )
+        for number, variable in enumerate(manifest.secrets)
+        if variable not in given
+    ]
 
 
 async def _load(

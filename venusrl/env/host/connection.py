@@ -28,6 +28,7 @@ from venusrl.env.host.ports import (
     SandboxLost,
 )
 from venusrl.env.messages import Json
+from venusrl.env.redaction import Redactor
 from venusrl.env.wire import (
     BadRecord,
     FrameDecoder,
@@ -89,7 +90,10 @@ class RunnerConnection:
         serve: RequestHandler,
         log: LogSink,
         blocked_s: float,
+        *,
+        redactor: Redactor | None = None,
     ) -> None:
+        self._redactor = redactor or Redactor()
         self.fault: EnvironmentFault | None = None
         self.lag_s = 0.0
         self.worst_lag_s = 0.0
@@ -148,7 +152,7 @@ class RunnerConnection:
         """End the process for this reason; only the first reason counts."""
         if self.fault is not None:
             return
-        self.fault = fault
+        self.fault = fault = self.struck(fault)
         if self._process.returncode is None:
             self._process.kill()
         for call in self._calls.values():
@@ -157,6 +161,10 @@ class RunnerConnection:
         for task in self._served:
             task.cancel()
         self._tasks[2].cancel()
+
+    def struck(self, fault: EnvironmentFault) -> EnvironmentFault:
+        """The fault without secrets: its detail may hold what user code said."""
+        return type(fault)(fault.cause, self._redactor.text(fault.detail))
 
     async def _send(self, frame: Record) -> None:
         stdin = self._process.stdin
@@ -201,7 +209,8 @@ class RunnerConnection:
                 self.lag_s = float_field(frame, "lag_s")
                 self.worst_lag_s = max(self.worst_lag_s, self.lag_s)
             case "log":
-                self._log(text_field(frame, "instance"), clean_text(text_field(frame, "text")))
+                text = self._redactor.text(clean_text(text_field(frame, "text")))
+                self._log(self._redactor.text(text_field(frame, "instance")), text)
             case "sandbox" | "judge":
                 await self._start_serving(frame)
             case _:
@@ -215,7 +224,8 @@ class RunnerConnection:
             call.future.set_result(frame.get("ok"))
             return
         error = record_field(frame, "error")
-        call.future.set_exception(_fault(text_field(error, "cause"), text_field(error, "detail")))
+        fault = _fault(text_field(error, "cause"), text_field(error, "detail"))
+        call.future.set_exception(self.struck(fault))
 
     async def _start_serving(self, frame: Record) -> None:
         if len(self._served) >= CALLS_MAX:
@@ -255,14 +265,17 @@ class RunnerConnection:
         rest = b""
         while chunk := await stderr.read(READ_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > LINE_BYTES_MAX:
-                lines, rest = [*lines, rest], b""
+            if len(rest) > LINE_BYTES_MAX + self._redactor.longest:
+                # The end stays: a secret may have begun in it.
+                rest = self._redactor.raw(rest)
+                cut = len(rest) - self._redactor.longest
+                lines, rest = [*lines, rest[:cut]], rest[cut:]
             self._error_output(lines)
         self._error_output([rest] if rest else [])
 
     def _error_output(self, lines: Sequence[bytes]) -> None:
         for line in lines:
-            text = clean_text(line[:LINE_BYTES_MAX])
+            text = clean_text(self._redactor.raw(line)[:LINE_BYTES_MAX])
             self._error_lines.append(text)
             self._log("", text)
 

@@ -1,12 +1,26 @@
-"""The host's end of judges: who is asked, and what it cost."""
+"""The host's end of judges: who is asked, and what it cost, by rollout and judge.
+
+Counted here and not in the environment process, which runs user code and may be started again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
-from venusrl.env.judge import JudgeAnswer, JudgeRequest, JudgeUnavailable
+from venusrl.env.judge import (
+    JUDGE_CALLS_MAX,
+    PROMPT_CHARS_MAX,
+    JudgeAnswer,
+    JudgeRequest,
+    JudgeUnavailable,
+)
 from venusrl.env.wire import Record, text_field
+
+SUBJECT_CALLS_MAX: Final = 16 * JUDGE_CALLS_MAX
+"""Calls of one rollout over all of its rewards: the environment process counts each of them alone,
+and is made of user code."""
 
 
 class JudgePort(Protocol):
@@ -27,12 +41,30 @@ class NoJudges:
 
 @dataclass(slots=True)
 class JudgeUse:
-    """What an environment process asked so far; failures are no calls."""
+    """What was asked so far; failures are no calls."""
 
     calls: int = 0
     failed: int = 0
     prompt_tokens: int = 0
     sampled_tokens: int = 0
+
+    def add(self, other: JudgeUse) -> None:
+        """Count another's use too."""
+        self.calls += other.calls
+        self.failed += other.failed
+        self.prompt_tokens += other.prompt_tokens
+        self.sampled_tokens += other.sampled_tokens
+
+
+JudgeUses: TypeAlias = dict[str, JudgeUse]
+"""Use by judge; "" is the judge of a job that has only one, when it was not named."""
+
+
+def added(uses: JudgeUses, more: Mapping[str, JudgeUse]) -> JudgeUses:
+    """`uses` with `more` counted in."""
+    for name, use in more.items():
+        uses.setdefault(name, JudgeUse()).add(use)
+    return uses
 
 
 @dataclass(slots=True)
@@ -42,18 +74,19 @@ class MeteredJudge:
     port: JudgePort
     use: JudgeUse = field(default_factory=JudgeUse)
 
-    async def serve(self, frame: Record) -> Record:
-        """The fields of the answer's frame."""
+    async def serve(self, frame: Record, subject: JudgeUses | None = None) -> Record:
+        """The fields of the answer's frame; `subject` are the uses of the rollout that asks."""
         judge = frame.get("judge")
         request = JudgeRequest(text_field(frame, "prompt"), None if judge is None else str(judge))
+        uses = {} if subject is None else subject
         try:
-            answer = await self.port.ask(request)
+            answer = await self._ask(request, uses)
         except JudgeUnavailable as error:
-            self.use.failed += 1
+            # A name that does not exist comes from user code: it must not grow the table.
+            self._count(uses, request, JudgeUse(failed=1), error.reason != "not_configured")
             return {"error": {"reason": error.reason, "detail": error.detail}}
-        self.use.calls += 1
-        self.use.prompt_tokens += answer.prompt_tokens
-        self.use.sampled_tokens += answer.sampled_tokens
+        spent = JudgeUse(1, 0, answer.prompt_tokens, answer.sampled_tokens)
+        self._count(uses, request, spent, True)
         return {
             "ok": {
                 "text": answer.text,
@@ -61,3 +94,14 @@ class MeteredJudge:
                 "sampled_tokens": answer.sampled_tokens,
             }
         }
+
+    async def _ask(self, request: JudgeRequest, uses: Mapping[str, JudgeUse]) -> JudgeAnswer:
+        if sum(use.calls + use.failed for use in uses.values()) >= SUBJECT_CALLS_MAX:
+            raise JudgeUnavailable("exhausted", f"more than {SUBJECT_CALLS_MAX} calls")
+        if len(request.prompt) > PROMPT_CHARS_MAX:
+            raise JudgeUnavailable("refused", f"more than {PROMPT_CHARS_MAX} characters")
+        return await self.port.ask(request)
+
+    def _count(self, uses: JudgeUses, request: JudgeRequest, spent: JudgeUse, known: bool) -> None:
+        self.use.add(spent)
+        uses.setdefault((request.judge or "") if known else "", JudgeUse()).add(spent)

@@ -29,6 +29,9 @@ ADAPTERS: Final[Mapping[str, str]] = {
 _NAME: Final = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
 _VERSION: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")
 _ENTRY: Final = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
+_VARIABLE: Final = re.compile(
+    r"^(?!(PATH|HOME|LANG|TMPDIR|(LC_|LD_|PYTHON|VENUS_).*)$)[A-Z_][A-Z0-9_]{0,62}$"
+)
 _ARTEFACT: Final = re.compile(r"^(?!/)(?!.*(^|/)\.\.?(/|$))[^\x00-\x1f\\]{1,200}$")
 
 Severity = Literal["error", "warning"]
@@ -164,7 +167,7 @@ class _Reader:
             sandbox=self._flag("sandbox", adapter is None),
             grading_sandbox=self._flag("grading_sandbox", False),
             rewrites_history=self._flag("rewrites_history", False),
-            secrets=self._texts(self._table, "secrets", ""),
+            secrets=self._variables(),
             network_allow=self._texts(network, "allow", "/network"),
             artefacts=self._artefacts(),
             limits=self._limits(),
@@ -226,6 +229,16 @@ class _Reader:
             return tuple(cast("list[str]", value))
         self._add(f"{pointer}/{key}", "must be an array of text")
         return ()
+
+    def _variables(self) -> tuple[str, ...]:
+        names = self._texts(self._table, "secrets", "")
+        for number, name in enumerate(names):
+            if not _VARIABLE.match(name):
+                hint = "upper-case letters, digits and _; not a variable of the platform"
+                self._add(f"/secrets/{number}", f"{name} is no name of a variable", hint)
+            elif name in names[:number]:
+                self._add(f"/secrets/{number}", f"{name} is named twice")
+        return names
 
     def _artefacts(self) -> tuple[str, ...]:
         paths = self._texts(self._table, "artefacts", "")

@@ -8,9 +8,10 @@ A fault of kind `crashed`, `hung` or `protocol` ends the process and with it eve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias
 
+from venusrl.env.host.judges import JudgeUse
 from venusrl.env.messages import Finish, Json, Message, Rollout, Task
 from venusrl.env.rewards import ComponentSpec
 from venusrl.env.sandbox import CallKey, SandboxRequest, SandboxResult
@@ -37,6 +38,7 @@ Cause: TypeAlias = Literal[
     "import_failed",
     "unknown_instance",
     "sandbox_lost",
+    "secret_unavailable",
     "stopped",
 ]
 """Closed set of what went wrong, for ledgers and people."""
@@ -112,6 +114,8 @@ class RolloutGrade:
     components: Mapping[str, Value]
     total: Value
     metrics: Mapping[str, float]
+    judges: Mapping[str, JudgeUse] = field(default_factory=dict)
+    """What its rewards asked of judges, by name."""
 
 
 class SandboxPort(Protocol):
@@ -138,6 +142,10 @@ class EnvironmentProcess(Protocol):
     @property
     def fault(self) -> EnvironmentFault | None:
         """Why the process ended; None while it lives."""
+        ...
+
+    def judged(self, key: InstanceKey) -> Mapping[str, JudgeUse]:
+        """What an open instance has asked of judges so far, by name."""
         ...
 
     async def load(self, split: str) -> tuple[Task, ...]:

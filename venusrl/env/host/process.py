@@ -11,10 +11,11 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
+from venusrl.env.host.answers import grades_of, info_of, observation_of
 from venusrl.env.host.confinement import (
     Confinement,
     find_bubblewrap,
@@ -22,7 +23,7 @@ from venusrl.env.host.confinement import (
     runner_command,
 )
 from venusrl.env.host.connection import CALL_GRACE_S, LogSink, RunnerConnection
-from venusrl.env.host.judges import JudgePort, JudgeUse, MeteredJudge, NoJudges
+from venusrl.env.host.judges import JudgePort, JudgeUse, JudgeUses, MeteredJudge, NoJudges
 from venusrl.env.host.manifest import Manifest
 from venusrl.env.host.ports import (
     GRADING_TURN,
@@ -38,25 +39,21 @@ from venusrl.env.host.ports import (
     SandboxPort,
 )
 from venusrl.env.messages import Finish, Json, Message, Rollout, Task
-from venusrl.env.rewards import REWARD_TIMEOUT_S_MAX, ComponentKind, ComponentSpec
+from venusrl.env.redaction import Redactor
+from venusrl.env.rewards import REWARD_TIMEOUT_S_MAX, ComponentSpec
 from venusrl.env.sandbox import CallKey, SandboxError, SandboxRequest
-from venusrl.env.values import Value, weighted_total
 from venusrl.env.wire import (
     BadRecord,
     Record,
     as_record,
-    float_field,
     int_field,
-    list_field,
     message_to_json,
-    messages_from_json,
     request_from_json,
     result_to_json,
     rollout_to_json,
     task_from_json,
     task_to_json,
     text_field,
-    value_from_json,
 )
 
 GRADE_ALONE_AT_ONCE: Final = 4
@@ -80,12 +77,14 @@ class _Instance:
     turn: int | None = None
     ordinal: int = 0
     lost: str | None = None
+    judges: JudgeUses = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Grade:
     port: SandboxPort | None
     ordinals: dict[str, itertools.count[int]]
+    judges: dict[str, JudgeUses]
 
 
 def discard_log(instance: str, text: str) -> None:
@@ -100,8 +99,13 @@ async def start_environment(
     *,
     judges: JudgePort | None = None,
     dependencies: Path | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> SandboxedEnvironment:
-    """Start the process and import its entry class; the job's config goes over the package's."""
+    """Start the process and import its entry class; the job's config goes over the package's.
+
+    `secrets` are variables that user code finds in `os.environ`; their values are struck out of
+    everything that it says for people.
+    """
     limits = manifest.limits
     confinement = Confinement(
         package=package,
@@ -111,7 +115,8 @@ async def start_environment(
         dependencies=dependencies,
     )
     command = runner_command(find_bubblewrap(), confinement)
-    return await _started(command, manifest, config, _Serving(log, judges or NoJudges()))
+    serving = _Serving(log, judges or NoJudges(), secrets or {})
+    return await _started(command, manifest, config, serving)
 
 
 async def start_plain_environment(
@@ -123,9 +128,10 @@ async def start_plain_environment(
     *,
     judges: JudgePort | None = None,
     dependencies: Path | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> SandboxedEnvironment:
     """The same without isolation or limits: an author's own code on the author's own machine."""
-    serving = _Serving(log, judges or NoJudges())
+    serving = _Serving(log, judges or NoJudges(), secrets or {})
     command = plain_command(package, kit, dependencies)
     return await _started(command, manifest, config, serving)
 
@@ -136,6 +142,7 @@ class _Serving:
 
     log: LogSink
     judges: JudgePort
+    secrets: Mapping[str, str] = field(repr=False)
 
 
 async def _started(
@@ -150,7 +157,7 @@ async def _started(
     )
     environment = SandboxedEnvironment(process, manifest, serving)
     try:
-        await environment.start(manifest.entry, {**manifest.config, **config})
+        await environment.start(manifest.entry, {**manifest.config, **config}, serving.secrets)
     except BaseException:
         await environment.stop()
         raise
@@ -164,13 +171,16 @@ class SandboxedEnvironment:
         self, process: asyncio.subprocess.Process, manifest: Manifest, serving: _Serving
     ) -> None:
         self._judge = MeteredJudge(serving.judges)
+        self._redactor = Redactor(serving.secrets.values())
         limits = self._limits = manifest.limits
         self._may_rewrite = manifest.rewrites_history
         self._info = EnvironmentInfo()
         self._instances: dict[str, _Instance] = {}
         self._grades: dict[str, _Grade] = {}
         self._grade_names = itertools.count(1)
-        self._connection = RunnerConnection(process, self._serve, serving.log, limits.blocked_s)
+        self._connection = RunnerConnection(
+            process, self._serve, serving.log, limits.blocked_s, redactor=self._redactor
+        )
 
     @property
     def info(self) -> EnvironmentInfo:
@@ -192,6 +202,11 @@ class SandboxedEnvironment:
         """What its rewards and turns asked of judges so far."""
         return self._judge.use
 
+    def judged(self, key: InstanceKey) -> Mapping[str, JudgeUse]:
+        """See `EnvironmentProcess.judged`."""
+        instance = self._instances.get(_name(key))
+        return {} if instance is None else instance.judges
+
     @property
     def fault(self) -> EnvironmentFault | None:
         """See `EnvironmentProcess.fault`."""
@@ -202,11 +217,13 @@ class SandboxedEnvironment:
         """The supervisor's process id; killing it ends the environment process."""
         return self._connection.pid
 
-    async def start(self, entry: str, config: Mapping[str, Json]) -> None:
+    async def start(
+        self, entry: str, config: Mapping[str, Json], secrets: Mapping[str, str]
+    ) -> None:
         """Import the entry class and learn what it declares."""
-        params: Record = {"entry": entry, "config": config}
+        params: Record = {"entry": entry, "config": config, "secrets": dict(secrets)}
         ok, _ = await self._call("start", params, self._limits.start_s, may_block=True)
-        self._info = self._checked(lambda: _info(as_record(ok, "the answer to start")))
+        self._info = self._checked(lambda: info_of(as_record(ok, "the answer to start")))
 
     async def load(self, split: str) -> tuple[Task, ...]:
         """See `EnvironmentProcess.load`."""
@@ -241,7 +258,7 @@ class SandboxedEnvironment:
         """See `EnvironmentProcess.reply`."""
         params: Record = {"turn": turn, "message": message_to_json(message), "finish": finish}
         ok = await self._turn(key, turn, "reply", params, self._limits.reply_s)
-        seen = self._checked(lambda: _observation(as_record(ok, "the answer to reply")))
+        seen = self._checked(lambda: observation_of(as_record(ok, "the answer to reply")))
         if seen.is_rewrite and not self._may_rewrite:
             detail = "reply gave a new history; venus.toml must say rewrites_history = true"
             raise EnvironmentRaised("bad_reply", detail)
@@ -266,7 +283,9 @@ class SandboxedEnvironment:
     ) -> tuple[RolloutGrade, ...]:
         """See `EnvironmentProcess.grade`."""
         name = str(next(self._grade_names))
-        self._grades[name] = _Grade(grader, {one.id: itertools.count() for one in rollouts})
+        judges: dict[str, JudgeUses] = {one.id: {} for one in rollouts}
+        ordinals = {one.id: itertools.count() for one in rollouts}
+        self._grades[name] = _Grade(grader, ordinals, judges)
         params: Record = {
             "grade": name,
             "seed": seed,
@@ -277,7 +296,8 @@ class SandboxedEnvironment:
             ok, _ = await self._call("grade", params, limit_s)
         finally:
             del self._grades[name]
-        return self._checked(lambda: _grades(self._info, rollouts, ok))
+        answer = self._redactor.json(ok)
+        return self._checked(lambda: grades_of(self._info, rollouts, answer, judges))
 
     async def stop(self) -> None:
         """See `EnvironmentProcess.stop`."""
@@ -313,7 +333,7 @@ class SandboxedEnvironment:
     async def _serve(self, frame: Record) -> Record:
         """A sandbox call or a question to a judge, answered as the port answers it."""
         if frame.get("t") == "judge":
-            return await self._judge.serve(frame)
+            return await self._judge.serve(frame, self._judged(frame))
         request = request_from_json(frame.get("request"))
         if "grade" in frame:
             return await self._serve_grade(frame, request)
@@ -343,6 +363,14 @@ class SandboxedEnvironment:
         except SandboxError as error:
             return _refusal(error.reason, error.detail)
 
+    def _judged(self, frame: Record) -> JudgeUses | None:
+        """Where a question is counted; a group reward asks under its first member's name."""
+        if "grade" in frame:
+            grade = self._grades.get(text_field(frame, "grade"))
+            return None if grade is None else grade.judges.get(text_field(frame, "rollout"))
+        instance = self._instances.get(text_field(frame, "instance"))
+        return None if instance is None else instance.judges
+
     def _checked(self, read: Callable[[], T]) -> T:
         try:
             return read()
@@ -351,7 +379,7 @@ class SandboxedEnvironment:
 
     def _broken(self, detail: str) -> ProtocolError:
         """End the process for an answer that no runner gives."""
-        fault = ProtocolError("bad_frame", detail)
+        fault = ProtocolError("bad_frame", self._redactor.text(detail))
         self._connection.fail(fault)
         return fault
 
@@ -378,49 +406,3 @@ async def _ask(port: SandboxPort | None, key: CallKey, request: SandboxRequest) 
 
 def _refusal(reason: str, detail: str) -> Record:
     return {"error": {"reason": reason, "detail": detail}}
-
-
-def _info(record: Record) -> EnvironmentInfo:
-    components = []
-    for one in list_field(record, "components"):
-        part = as_record(one, "a component")
-        kind = text_field(part, "kind")
-        if kind not in ("reward", "group_reward", "metric"):
-            raise BadRecord(f"unknown kind {kind[:32]}")
-        weight, timeout_s = float_field(part, "weight"), float_field(part, "timeout_s")
-        if not math.isfinite(weight) or not 0 < timeout_s <= REWARD_TIMEOUT_S_MAX:
-            raise BadRecord("a component's weight or timeout is out of range")
-        name = text_field(part, "name")
-        components.append(ComponentSpec(name, cast(ComponentKind, kind), weight, timeout_s))
-    tools = tuple(as_record(one, "a tool") for one in list_field(record, "tools"))
-    return EnvironmentInfo(tools, tuple(components))
-
-
-def _observation(record: Record) -> Observation:
-    if record.get("messages") is None:
-        return Observation(None, record.get("state"))
-    messages = messages_from_json(list_field(record, "messages"))
-    return Observation(messages, record.get("state"), record.get("is_rewrite") is True)
-
-
-def _grades(
-    info: EnvironmentInfo, rollouts: Sequence[Rollout], answer: Json
-) -> tuple[RolloutGrade, ...]:
-    if not isinstance(answer, list) or len(answer) != len(rollouts):
-        raise BadRecord("a grade must answer for each rollout")
-    grades = []
-    for rollout, one in zip(rollouts, answer, strict=True):
-        record = as_record(one, "a verdict")
-        components: dict[str, Value] = {}
-        metrics: dict[str, float] = {}
-        for spec in info.components:
-            if spec.name not in record:
-                raise BadRecord(f"component {spec.name} is missing")
-            value = value_from_json(record[spec.name])
-            if spec.kind != "metric":
-                components[spec.name] = value
-            elif isinstance(value, float):
-                metrics[spec.name] = value
-        total = weighted_total(components, info.weights)
-        grades.append(RolloutGrade(rollout.id, components, total, metrics))
-    return tuple(grades)

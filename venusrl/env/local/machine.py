@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import tempfile
@@ -87,12 +88,26 @@ class Machine:
     ) -> SandboxedEnvironment:
         """Start the environment process of a package. Raises EnvironmentFault, PackageInvalid."""
         chosen, built = config or {}, await built_here(folder)
+        secrets = secrets_here(manifest)
         if self.bubblewrap is not None:
             return await start_environment(
-                folder, manifest, chosen, discard_log, judges=judges, dependencies=built
+                folder,
+                manifest,
+                chosen,
+                discard_log,
+                judges=judges,
+                dependencies=built,
+                secrets=secrets,
             )
         return await start_plain_environment(
-            folder, manifest, chosen, self.kit, discard_log, judges=judges, dependencies=built
+            folder,
+            manifest,
+            chosen,
+            self.kit,
+            discard_log,
+            judges=judges,
+            dependencies=built,
+            secrets=secrets,
         )
 
     def sandboxes(self, package: Path) -> LocalSandboxes:
@@ -113,6 +128,11 @@ class Machine:
             *("--remount-ro", "/", "--chdir", "/work", "--"),
         )
         return Shell(words, folder, _variables(folder, "/work", GRADER_TARGET if grader else ""))
+
+
+def secrets_here(manifest: Manifest) -> dict[str, str]:
+    """The variables that the package needs, as far as this process has them; no others."""
+    return {name: os.environ[name] for name in manifest.secrets if name in os.environ}
 
 
 @contextmanager

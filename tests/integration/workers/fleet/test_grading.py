@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,15 @@ from stores.system.grading import commit_verdicts
 from stores.unit_of_work import Database, HostFence
 from tests.integration.environments.helpers import CALC, CHAOS, write_package
 from tests.support.failpoints import ArmedFailpoints
+from tests.support.fleet import start_process
 from tests.support.requirements import requires
 from tests.support.rows import ATTEMPT, NODE, Stored, insert_group, insert_job, spec_of
 from tests.support.waiting import eventually
 from venusrl.env.host.artefacts import STATE_ARTEFACT
 from workers.fleet import grading, seams
-from workers.fleet.environment_pool import EnvironmentPool
+from workers.fleet.environment_pool import EnvironmentPool, Start
 from workers.fleet.grading import Grader
 from workers.fleet.grading_sandboxes import GradingSandboxes
-from workers.fleet.main import start_process
 from workers.fleet.packages import Packages
 
 pytestmark = [requires("bwrap"), pytest.mark.integration]
@@ -129,7 +129,11 @@ class Bench:
 
 
 async def make_bench(
-    database_url: str, folder: Path, package: Path, spec: Mapping[str, Any] | None = None
+    database_url: str,
+    folder: Path,
+    package: Path,
+    spec: Mapping[str, Any] | None = None,
+    starter: Callable[[Database], Start] = lambda _: start_process,
 ) -> Bench:
     database = Database(database_url)
     blobs = Blobs((folder / "objects").as_uri())
@@ -140,7 +144,7 @@ async def make_bench(
     tasks = {"train": stored, "test": stored}
     await insert_job(database, spec or spec_of(), package=(archive.uri, archive.sha), tasks=tasks)
     runtime, clock, slots = ProcessRuntime(folder / "guest"), SystemClock(), Slots(3, 1)
-    environments = EnvironmentPool(start_process, clock)
+    environments = EnvironmentPool(starter(database), clock)
     sent: list[Any] = []
     grader = Grader(
         database=database,

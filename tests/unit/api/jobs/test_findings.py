@@ -44,7 +44,10 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
     "/retention/trajectories": {"retention": {"trajectories": "none"}},
     "/retention/days": {"retention": {"days": 30}},
     "/trackers/0": {"trackers": [{"type": "wandb"}]},
-    "/judges/a~1b": {"judges": {"a/b": {"base": "tiny-calc"}}},
+    "/judges/a~1b/base": {"judges": {"a/b": {"base": "tiny-calc"}}},
+    "/judges/j/max_cost_usd": {
+        "judges": {"j": {"url": "https://j.example/v1", "model": "m", "max_cost_usd": 1.0}}
+    },
     "/stop/max_epochs": {"stop": {"max_epochs": 2}},
 }
 

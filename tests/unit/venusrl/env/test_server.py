@@ -136,7 +136,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 @pytest.fixture
 async def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parent]:
     async with served(tmp_path, monkeypatch) as one:
-        await one.call("start", entry="env:Env", config={})
+        await one.call("start", entry="env:Env", config={}, secrets={})
         await one.call("open", instance="i", task=TASK, seed=1)
         yield one
 
@@ -145,11 +145,13 @@ async def test_start_tells_what_the_class_declares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(tmp_path, monkeypatch) as one:
-        told = await one.call("start", entry="env:Env", config={})
+        told = await one.call("start", entry="env:Env", config={}, secrets={})
         assert told["components"] == [
             {"name": "right", "kind": "reward", "weight": 2.0, "timeout_s": 60.0}
         ]
-        assert (await one.call("start", entry="env:Nothing", config={}))["cause"] == "import_failed"
+        assert (await one.call("start", entry="env:Nothing", config={}, secrets={}))[
+            "cause"
+        ] == "import_failed"
 
 
 async def test_a_large_split_comes_in_parts(parent: Parent) -> None:

@@ -9,6 +9,7 @@ import pytest
 from domain.ids import AttemptId
 from infra.clock import ManualClock
 from tests.support.waiting import eventually
+from venusrl.env.host.judges import JudgeUse
 from venusrl.env.host.manifest import Manifest
 from venusrl.env.host.ports import (
     EnvironmentCrashed,
@@ -51,6 +52,9 @@ class Process:
     async def stop(self) -> None:
         self.is_stopped = True
 
+    def judged(self, key: InstanceKey) -> Mapping[str, JudgeUse]:
+        return {}
+
     async def load(self, split: str) -> tuple[Task, ...]:
         raise NotImplementedError
 
@@ -91,7 +95,9 @@ class Machine:
         self.clock = clock
         self.pool = EnvironmentPool(self.start, clock)
 
-    async def start(self, package: Package, config: Mapping[str, Json]) -> EnvironmentProcess:
+    async def start(
+        self, key: EnvironmentKey, package: Package, config: Mapping[str, Json]
+    ) -> EnvironmentProcess:
         await asyncio.sleep(0)
         if self.broken is not None:
             raise self.broken

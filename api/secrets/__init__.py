@@ -1,0 +1,1 @@
+"""Secrets of a project: written, listed by name, deleted; never read back."""
