@@ -43,7 +43,7 @@ def _groups(project_id: str) -> Select[Any]:
             member,
             and_(member.c.attempt_id == group.c.attempt_id, member.c.group_id == group.c.id),
         )
-        .where(job.c.project_id == project_id)
+        .where(job.c.project_id == project_id, job.c.deleted_at.is_(None))
     )
 
 
@@ -83,7 +83,7 @@ def _rollouts(project_id: str) -> Select[Any]:
     return (
         select(rollout)
         .join(job, job.c.id == rollout.c.job_id)
-        .where(job.c.project_id == project_id)
+        .where(job.c.project_id == project_id, job.c.deleted_at.is_(None))
     )
 
 

@@ -18,6 +18,7 @@ from sandboxes.node.registry import TryKey
 from sandboxes.node.slots import Slots
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blob, Blobs
+from stores.system.outputs import Output
 from tests.support.waiting import eventually
 from venusrl.env.messages import Json, Message, ToolCall
 from venusrl.env.wire import message_to_json
@@ -25,7 +26,8 @@ from workers.fleet.data_server import DataServer
 from workers.fleet.environment_pool import EnvironmentPool
 from workers.fleet.forks import Forker
 from workers.fleet.holdings import FleetTry, Holdings
-from workers.fleet.main import start_process
+from workers.fleet.main import starter
+from workers.fleet.output import OutputBook
 from workers.fleet.packages import Packages
 from workers.fleet.turns import TurnServer
 from workers.rollout.agent_client import AgentClient
@@ -90,6 +92,7 @@ class Node:
     package: Blob
     blobs: Blobs
     sent: list[Any] = field(default_factory=list)
+    printed: list[Output] = field(default_factory=list)
     client: AgentClient = field(init=False)
     address: str = ""
 
@@ -166,9 +169,11 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
     blobs = Blobs((folder / "objects").as_uri())
     blob = await blobs.create("package.tar.gz", pack(package))
     runtime = ProcessRuntime(folder / "guest")
-    environments = EnvironmentPool(start_process, clock)
+    printed: list[Output] = []
+    output = OutputBook(blobs, clock, printed.append)
+    environments = EnvironmentPool(starter(output.sink), clock)
     sent: list[Any] = []
-    holdings = Holdings(NODE, 1, runtime, Slots(capacity, 1), sent.append)
+    holdings = Holdings(NODE, 1, runtime, Slots(capacity, 1), sent.append, output=output)
     packages = Packages(blobs, folder / "packages")
     turns = TurnServer(holdings, environments, clock)
     server = DataServer(turns, DATA_KEY)
@@ -181,6 +186,7 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
         package=blob,
         blobs=blobs,
         sent=sent,
+        printed=printed,
     )
     node.address = await server.open()
     node.client = node.dial()
@@ -192,5 +198,6 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
         await server.close()
         await holdings.close()
         await environments.close()
+        await output.close()
         assert runtime.keys() == ()
         await runtime.close()

@@ -30,8 +30,6 @@ RESPAWN_PAUSE_MAX_S: Final = 10.0
 DEATHS_MAX: Final = 20
 """Deaths in a row without one successful call: more starts would only burn the node's processors."""
 
-Start = Callable[[Package, Mapping[str, Json]], Awaitable[EnvironmentProcess]]
-"""Starts one process; raises EnvironmentFault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,10 @@ class EnvironmentKey:
     attempt_id: AttemptId
     version_id: str
     config_json: str
+
+
+Start = Callable[[EnvironmentKey, Package, Mapping[str, Json]], Awaitable[EnvironmentProcess]]
+"""Starts one process; raises EnvironmentFault."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class EnvironmentPool:
         if entry.start is None or _has_ended(entry.start):
             if entry.start is not None:
                 self._count_death(key, entry)
-            entry.start = asyncio.create_task(self._started(entry, package, config))
+            entry.start = asyncio.create_task(self._started(key, package, config))
         try:
             return await shared(entry.start)
         except WorkCancelled:
@@ -111,8 +113,9 @@ class EnvironmentPool:
                 await start.result().stop()
 
     async def _started(
-        self, entry: _Entry, package: Package, config: Mapping[str, Json]
+        self, key: EnvironmentKey, package: Package, config: Mapping[str, Json]
     ) -> EnvironmentProcess:
+        entry = self._entries[key]
         if entry.deaths > DEATHS_MAX:
             raise EnvironmentCrashed(
                 "process_exited", f"poison: died {entry.deaths} times in a row"
@@ -121,7 +124,7 @@ class EnvironmentPool:
             self.restarts += 1
             doubled = RESPAWN_PAUSE_S * 2 ** (entry.deaths - 1)
             await self._clock.sleep(min(doubled, RESPAWN_PAUSE_MAX_S))
-        return await self._start(package, config)
+        return await self._start(key, package, config)
 
     def _count_death(self, key: EnvironmentKey, entry: _Entry) -> None:
         assert entry.start is not None

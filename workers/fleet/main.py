@@ -10,7 +10,7 @@
 import asyncio
 import secrets
 import shutil
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,15 +29,17 @@ from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.unit_of_work import Database, HostFence
+from venusrl.env.host.connection import LogSink
 from venusrl.env.host.ports import EnvironmentProcess
-from venusrl.env.host.process import start_environment
+from venusrl.env.host.process import discard_log, start_environment
 from venusrl.env.messages import Json
 from workers.fleet.data_server import DataServer
-from workers.fleet.environment_pool import EnvironmentPool
+from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool, Start
 from workers.fleet.forks import Forker
 from workers.fleet.grading import Grader
 from workers.fleet.grading_sandboxes import GradingSandboxes
 from workers.fleet.holdings import Holdings
+from workers.fleet.output import OutputBook, OutputWriter
 from workers.fleet.ownership import PostgresOwnership
 from workers.fleet.packages import Package, Packages
 from workers.fleet.rooms import RoomWriter, WatchedRooms
@@ -51,9 +53,16 @@ DATA_KEY_BYTES: Final = 32
 """As long as the other keys between hosts."""
 
 
-async def start_process(package: Package, config: Mapping[str, Json]) -> EnvironmentProcess:
-    """Start an environment's process in its own sandbox."""
-    return await start_environment(package.folder, package.manifest, config)
+def starter(sink: Callable[[AttemptId], LogSink] = lambda _: discard_log) -> Start:
+    """Starts an environment's process in its own sandbox; its lines go to the attempt's sink."""
+
+    async def start(
+        key: EnvironmentKey, package: Package, config: Mapping[str, Json]
+    ) -> EnvironmentProcess:
+        log = sink(key.attempt_id)
+        return await start_environment(package.folder, package.manifest, config, log)
+
+    return start
 
 
 @dataclass(slots=True)
@@ -65,6 +74,7 @@ class NodeAgent:
     forker: Forker
     grader: Grader
     environments: EnvironmentPool
+    output: OutputBook
     capacity: int
     data_key: str
     data_address: str = ""
@@ -88,6 +98,7 @@ class NodeAgent:
         await self.grader.release_attempt(frame.attempt_id)
         await self.holdings.release_attempt(frame.attempt_id)
         await self.environments.stop_attempt(frame.attempt_id)
+        self.output.released(frame.attempt_id)
 
     def snapshot(self) -> HostSnapshot:
         """All that is held. Failures are told again right after it: their frames may be lost."""
@@ -112,6 +123,7 @@ class NodeAgent:
             "sandboxes": float(len(self.holdings.runtime.keys())),
             "environment_restarts": float(self.environments.restarts),
             "environment_lag_s": self.environments.lag_s,
+            "outputs_lost": float(self.output.lost),
         }
 
     def held(self) -> tuple[list[TryKey], tuple[AttemptId, ...]]:
@@ -139,7 +151,6 @@ async def serve(context: HostContext) -> None:
     capacity = settings.limits.sandboxes
     slots = Slots(capacity, GRADING_RESERVE)
     packages = Packages(blobs, settings.home / "packages")
-    environments = EnvironmentPool(start_process, clock)
     link = LeaderLink(
         context.host_id,
         context.epoch,
@@ -152,7 +163,10 @@ async def serve(context: HostContext) -> None:
     fence = HostFence(context.host_id, context.epoch)
     outbox = Outbox(database, fence, clock, RoomWriter(clock, fence).write)
     rooms = WatchedRooms(clock, outbox.put)
-    holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send, rooms)
+    printed = Outbox(database, fence, clock, OutputWriter(fence).write)
+    output = OutputBook(blobs, clock, printed.put)
+    environments = EnvironmentPool(starter(output.sink), clock)
+    holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send, rooms, output)
     grader = Grader(
         database=database,
         fence=fence,
@@ -162,6 +176,7 @@ async def serve(context: HostContext) -> None:
         sandboxes=GradingSandboxes(runtime, slots, rooms),
         notify=link.send,
         clock=clock,
+        output=output,
     )
     agent = NodeAgent(
         context=context,
@@ -169,6 +184,7 @@ async def serve(context: HostContext) -> None:
         forker=Forker(holdings, packages, environments),
         grader=grader,
         environments=environments,
+        output=output,
         capacity=capacity,
         data_key=secrets.token_hex(DATA_KEY_BYTES),
     )
@@ -177,13 +193,15 @@ async def serve(context: HostContext) -> None:
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
     try:
-        await _until_over(context, holdings, [link.run(), reaper.run(), outbox.run()])
+        await _until_over(context, holdings, [link.run(), reaper.run(), outbox.run(), printed.run()])
     finally:
         await server.close()
         await grader.close()
         await holdings.close()
         await outbox.flush()
         await environments.close()
+        await output.close()
+        await printed.flush()
         await runtime.close()
         await database.close()
 

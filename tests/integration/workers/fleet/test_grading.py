@@ -37,7 +37,7 @@ from workers.fleet import grading, seams
 from workers.fleet.environment_pool import EnvironmentPool
 from workers.fleet.grading import Grader
 from workers.fleet.grading_sandboxes import GradingSandboxes
-from workers.fleet.main import start_process
+from workers.fleet.main import starter
 from workers.fleet.packages import Packages
 
 pytestmark = [requires("bwrap"), pytest.mark.integration]
@@ -140,7 +140,7 @@ async def make_bench(
     tasks = {"train": stored, "test": stored}
     await insert_job(database, spec or spec_of(), package=(archive.uri, archive.sha), tasks=tasks)
     runtime, clock, slots = ProcessRuntime(folder / "guest"), SystemClock(), Slots(3, 1)
-    environments = EnvironmentPool(start_process, clock)
+    environments = EnvironmentPool(starter(), clock)
     sent: list[Any] = []
     grader = Grader(
         database=database,

@@ -91,7 +91,9 @@ class Machine:
         self.clock = clock
         self.pool = EnvironmentPool(self.start, clock)
 
-    async def start(self, package: Package, config: Mapping[str, Json]) -> EnvironmentProcess:
+    async def start(
+        self, key: EnvironmentKey, package: Package, config: Mapping[str, Json]
+    ) -> EnvironmentProcess:
         await asyncio.sleep(0)
         if self.broken is not None:
             raise self.broken
