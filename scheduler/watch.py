@@ -153,7 +153,6 @@ class ChoreWatch:
         for attempt in billed:
             get_logger().info("bill.settled", attempt_id=attempt)
 
-
     async def expire(self) -> None:
         """Expire what is past its age, and ask for chores that delete what is gone."""
         async with self._database.begin(self._fence) as connection:

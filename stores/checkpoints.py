@@ -55,9 +55,7 @@ async def use_of(connection: AsyncConnection, checkpoint_id: str) -> str | None:
     """Why a checkpoint, which the caller has locked, cannot go; None when it can."""
     named = uses()
     columns = [use.label(f"use{number}") for number, use in enumerate(named.values())]
-    row = (
-        await connection.execute(select(*columns).where(checkpoint.c.id == checkpoint_id))
-    ).one()
+    row = (await connection.execute(select(*columns).where(checkpoint.c.id == checkpoint_id))).one()
     return next((why for why, is_so in zip(named, row, strict=True) if is_so), None)
 
 
@@ -90,10 +88,13 @@ async def expire_unneeded(connection: AsyncConnection, job_id: str) -> None:
     await connection.execute(
         select(checkpoint.c.id).where(owned).order_by(checkpoint.c.id).with_for_update()
     )
-        await connection.execute(
+    await connection.execute(
         update(checkpoint)
         .where(
-            owned, checkpoint.c.state != "expired", ~checkpoint.c.keep, *(~use for use in uses().values())
+            owned,
+            checkpoint.c.state != "expired",
+            ~checkpoint.c.keep,
+            *(~use for use in uses().values()),
         )
         .values(state="expired")
     )

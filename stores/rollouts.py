@@ -208,6 +208,11 @@ async def history(connection: AsyncConnection, found: Row[Any]) -> History:
     return History(tries, hops, its_group, (await connection.execute(query)).first())
 
 
+async def sandboxes(connection: AsyncConnection, rollout_id: str) -> Sequence[Row[Any]]:
+    """Intervals of the sandboxes of a rollout that `find` gave, its tries' and its graders'."""
+    return await _of_rollout(connection, t.sandbox_interval, "started_at", rollout_id)
+
+
 async def _of_rollout(
     connection: AsyncConnection, table: Table, order: str, rollout_id: str
 ) -> Sequence[Row[Any]]:

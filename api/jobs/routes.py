@@ -109,6 +109,13 @@ async def patch_job(
     return views.job_of(row)
 
 
+@router.delete("/{job_id}", status_code=204)
+async def delete_job(job_id: str, caller: Developer, gateway: GatewayDep) -> None:
+    """Delete an ended job with its trajectories, logs and checkpoints; kept and needed ones stay."""
+    async with gateway.database.begin() as connection:
+        await service.delete(connection, caller, job_id)
+
+
 async def _want(
     request: Request, caller: ProjectCaller, job_id: str, desired: str, key: str | None
 ) -> JSONResponse:

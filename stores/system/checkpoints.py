@@ -161,8 +161,8 @@ def _row(row: Row[tuple[object, ...]]) -> CheckpointRow:
 async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[CheckpointId]:
     """This job's checkpoints that others still need, or that their user keeps.
 
-    Attempts that have not ended start from some, also a branch's. They are locked first: a restart or a branch that chose one meanwhile has committed and is seen,
-    or waits and finds what became of it.
+    Attempts that have not ended start from some, also a branch's. They are locked first: a restart
+    or a branch that chose one meanwhile has committed and is seen, or waits and finds what became of it.
     """
     owned = checkpoint.c.job_id == job_id
     locked = select(checkpoint.c.id).where(owned).order_by(checkpoint.c.id).with_for_update()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import exists, func, insert, or_, select, update
 from sqlalchemy import delete as delete_rows
+from sqlalchemy import exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.names import CLEAN_JOB
@@ -148,8 +148,7 @@ async def remains_of(connection: AsyncConnection, job_id: str) -> Remains:
         is_deleted=deleted_at is not None,
         attempts=list((await connection.execute(attempts)).scalars()),
         checkpoints=[
-            (row.id, _paths_of(row), row.manifest_uri)
-            for row in await connection.execute(expired)
+            (row.id, _paths_of(row), row.manifest_uri) for row in await connection.execute(expired)
         ],
         outputs=[(row.id, row.uri) for row in old],
     )

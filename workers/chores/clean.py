@@ -1,7 +1,7 @@
 """Deletes objects that nothing names any more: of expired checkpoints, old output, deleted jobs.
 
-Of a deleted job go trajectories, payloads, weights of its steps and what its environments printed. Its rows stay for
-bills; checkpoints that are kept or used elsewhere stay whole.
+Of a deleted job go trajectories, payloads, weights of its steps and what its environments printed.
+Its rows stay for bills; checkpoints that are kept or used elsewhere stay whole.
 """
 
 from collections.abc import Mapping

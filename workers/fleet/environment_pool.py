@@ -31,7 +31,6 @@ DEATHS_MAX: Final = 20
 """Deaths in a row without one successful call: more starts would only burn the node's processors."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class EnvironmentKey:
     """What one process serves. Another configuration is another process."""

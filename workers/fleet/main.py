@@ -193,7 +193,9 @@ async def serve(context: HostContext) -> None:
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
     try:
-        await _until_over(context, holdings, [link.run(), reaper.run(), outbox.run(), printed.run()])
+        await _until_over(
+            context, holdings, [link.run(), reaper.run(), outbox.run(), printed.run()]
+        )
     finally:
         await server.close()
         await grader.close()
