@@ -16,10 +16,9 @@ from stores.rollouts import History
 from venusrl.models.logs import Span, Spans
 
 NOT_MEASURED: Final = (
-    "Waiting for an engine slot, pauses for new weights, calls between hosts and the upload are not"
-    " told apart: together they are `unattributed`, where all turns of a try were measured.",
-    "Turns are measured for the try whose trajectory is stored; of a failed try only its placements"
-    " and its sandbox are known.",
+    "`unattributed`, the rest of a placement, holds waiting for an engine slot and for new weights.",
+    "It also holds calls between hosts and the upload; it is known where all turns were measured.",
+    "Turns are measured for the try whose trajectory is stored, not for those that failed.",
     "A generation that another placement took over has no length.",
     "`wait_for_grading` holds the grading itself where it needed no sandbox.",
 )
