@@ -8,6 +8,7 @@ from typing import Final
 from venusrl._archive import name_in_archive, name_in_folder, pack
 from venusrl._errors import EnvironmentInvalid, WaitTimeout
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._transport import Request, Transport
 from venusrl.models.environments import Environment, EnvironmentVersion
 
@@ -42,7 +43,7 @@ class AsyncEnvironments:
     async def upload(self, name: str, archive: bytes) -> EnvironmentVersion:
         """Upload an archive as a version of the environment; its validation has begun."""
         headers = {"Content-Type": "application/gzip"}
-        path = f"{ENVIRONMENTS}/{name}/versions"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions"
         request = Request("POST", path, content=archive, headers=headers)
         return await read(self._transport, request, EnvironmentVersion)
 
@@ -70,14 +71,16 @@ class AsyncEnvironments:
 
     async def get(self, name: str) -> Environment:
         """One environment."""
-        return await read(self._transport, Request("GET", f"{ENVIRONMENTS}/{name}"), Environment)
+        return await read(
+            self._transport, Request("GET", f"{ENVIRONMENTS}/{one(name)}"), Environment
+        )
 
     def versions(self, name: str) -> AsyncIterator[EnvironmentVersion]:
         """All versions of an environment, oldest first."""
-        path = f"{ENVIRONMENTS}/{name}/versions"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions"
         return iterate(self._transport, path, {}, EnvironmentVersion)
 
     async def version(self, name: str, number: int) -> EnvironmentVersion:
         """One version with its state, findings and numbers of tasks."""
-        path = f"{ENVIRONMENTS}/{name}/versions/{number}"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions/{number}"
         return await read(self._transport, Request("GET", path), EnvironmentVersion)

@@ -56,6 +56,7 @@ from venusrl._errors import (
     Unauthorized,
     Unavailable,
     UploadUnreadable,
+    UsageError,
     VenusError,
     WaitTimeout,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UploadUnreadable",
+    "UsageError",
     "VenusError",
     "WaitTimeout",
     "Waiting",

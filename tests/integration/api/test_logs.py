@@ -147,10 +147,10 @@ def test_spans_tell_where_the_time_of_a_rollout_went(tenant: Tenant, filled: Fil
         t.rollout_try, rollout_id=rollout, end="env_failed", cause="x", counts=True, hop=1,
         ended_at=at(6), **{"try": 1},
     )  # fmt: skip
-    for hop, try_, start, end in ((1, 1, 2, None), (2, 2, 9, 19)):
+    for hop, start, ended_at in ((1, 2, None), (2, 9, at(19))):
         world.add(
             t.rollout_hop, hop=hop, host_id="host_engine0", placed_at=at(start),
-            ended_at=None if end is None else at(end), **{"try": try_}, **shared,
+            ended_at=ended_at, **{"try": hop}, **shared,
         )  # fmt: skip
     stored(world, rollout, try_=2, generate_s=4.0, tool_s=1.5)
     with tenant.http() as http:
