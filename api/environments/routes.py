@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import JSONResponse
 
 from api.auth.caller import Developer, Viewer
-from api.bodies import read_limited
+from api.bodies import check_archive_type, read_limited
 from api.environments import service
 from api.gateway import GatewayDep
 from api.idempotency import IdempotencyKey, Once, run_once
@@ -48,6 +48,7 @@ async def upload_version(
     The same content is the same version. The answer's state is `validating`; poll the version until
     it is `ready` or `failed`, which carries findings.
     """
+    check_archive_type(request)
     data = await read_limited(request, gateway.settings.limits.upload_bytes, "The package")
     package = await service.read_package(gateway, name, data)
     once = Once(caller.key_id, key, request.url.path, sha256(data))

@@ -13,6 +13,7 @@ from api.idempotency import IdempotencyKey, Once, run_once
 from api.jobs import service, starts, stream, views
 from api.paging import Wanted, to_page
 from api.problems import not_found
+from domain.states import JobState
 from stores import jobs
 from stores.jobs import PointsWanted
 from venusrl.models.common import Page
@@ -77,7 +78,7 @@ async def list_jobs(
     caller: Viewer,
     wanted: Wanted,
     gateway: GatewayDep,
-    state: Annotated[str | None, Query(max_length=32)] = None,
+    state: Annotated[JobState | None, Query()] = None,
 ) -> Page[Job]:
     """Jobs of the project."""
     async with gateway.database.begin() as connection:

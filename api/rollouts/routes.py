@@ -24,7 +24,8 @@ router = APIRouter(prefix="/v1", tags=["rollouts"])
 GatewayDep = Annotated[Gateway, Depends(gateway_of)]
 Text = Annotated[str | None, Query(max_length=200)]
 Number = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
-Disposition = Annotated[str | None, Query(max_length=64, pattern=r"^[a-z]+(\([a-z0-9_]+\))?$")]
+DISPOSITION = r"^(pending|(trained|evaluated|dropped)(\([a-z0-9_]+\))?)$"
+Disposition = Annotated[str | None, Query(max_length=64, pattern=DISPOSITION)]
 Reward = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
