@@ -13,6 +13,7 @@ from api.edge import Edge
 from api.environments.routes import router as environments_router
 from api.gateway import Gateway
 from api.jobs.routes import router as jobs_router
+from api.logs.routes import router as logs_router
 from api.models.routes import router as models_router
 from api.operations.routes import router as operations_router
 from api.rollouts.routes import router as rollouts_router
@@ -54,6 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         environments_router,
         jobs_router,
         rollouts_router,
+        logs_router,
         billing_router,
         checkpoints_router,
         operations_router,

@@ -53,6 +53,13 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
         },
     },
     ("put", "/v1/secrets/{name}"): {"a key": {"value": "sk-the-key-of-a-judge"}},
+    ("patch", "/v1/checkpoints/{checkpoint_id}"): {
+        "keep it": {"keep": True},
+        "for a month": {"keep": False, "ttl_days": 30},
+    },
+    ("post", "/v1/checkpoints/{checkpoint_id}/export"): {
+        "one file": {"format": "safetensors"},
+    },
     ("post", "/v1/checkpoints/{checkpoint_id}/generate"): {
         "a look": {"prompt": "12+40", "max_tokens": 16},
     },

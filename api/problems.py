@@ -59,6 +59,7 @@ CODES: Final = frozenset(
         "method_not_allowed",
         "name_taken",
         "no_trajectory",
+        "not_exported",
         "not_found",
         "nothing_left",
         "payload_unreadable",

@@ -23,6 +23,12 @@ SECRET_TEXT: Final = re.compile(
 )
 """API keys (a short prefix stays, to tell them apart) and passwords inside URLs."""
 
+KNOWN_KEYS: Final = re.compile(
+    r"\b(hf_|sk-|ghp_|xox[bap]-|AKIA)[A-Za-z0-9_\-]{12,}|(?i:\b(bearer) )[A-Za-z0-9._~+/\-]{12,}=*",
+    re.ASCII,
+)
+"""What keys of widespread services look like: user code prints them too."""
+
 STRUCK: Final = "[redacted]"
 
 Record = MutableMapping[str, Any]
@@ -53,10 +59,11 @@ def redact(_logger: object, _method: str, record: Record) -> Record:
 
 
 def redact_text(text: str) -> str:
-    """`text` without API keys, URL passwords and the values that this process holds."""
+    """`text` without API keys, URL passwords, keys of other services, and values that this process holds."""
     for strike in _strikes:
         text = strike(text)
-    return SECRET_TEXT.sub(_strike, text)
+    struck = KNOWN_KEYS.sub(lambda found: f"{found[1] or found[2] + ' '}{STRUCK}", text)
+    return SECRET_TEXT.sub(_strike, struck)
 
 
 def _strike(found: re.Match[str]) -> str:

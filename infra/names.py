@@ -16,6 +16,8 @@ TEST_ENVIRONMENT: Final = "test_environment"
 PREPARE_JOB: Final = "prepare_job"
 IMPORT_MODEL: Final = "import_model"
 VALIDATE_DATASET: Final = "validate_dataset"
+EXPORT_CHECKPOINT: Final = "export_checkpoint"
+CLEAN_JOB: Final = "clean_job"
 """Kinds of operations."""
 
 HOST_QUEUE: Final = "hosts"
@@ -45,6 +47,16 @@ def probe_path(job: JobId, attempt: AttemptId, step: int, epoch: int) -> str:
 def checkpoint_prefix(job: JobId, checkpoint: CheckpointId, epoch: int) -> str:
     """Folder of a checkpoint; `manifest.json` in it is written last and is the commit point."""
     return f"jobs/{job}/checkpoints/{checkpoint}-e{epoch}"
+
+
+def export_path(job: JobId, checkpoint: CheckpointId) -> str:
+    """A checkpoint's bundle for use elsewhere; the same bytes whenever it is made."""
+    return f"jobs/{job}/exports/{checkpoint}.safetensors.tar"
+
+
+def output_path(attempt: AttemptId, output: str) -> str:
+    """What a try, a grader or an environment's process printed, as JSON lines `[seconds, text]`."""
+    return f"outputs/{attempt}/{output}.jsonl"
 
 
 def package_path(content_sha: str) -> str:

@@ -6,6 +6,7 @@ No other module reads `os.environ` for configuration. Each setting has one varia
 
 import base64
 import binascii
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -158,15 +159,17 @@ class Settings:
             broker_url=source.get("BROKER_URL", ""),
             object_store_url=source.get("OBJECT_STORE_URL") or (home / "objects").as_uri(),
             profile=profile,
-            limits=_overlaid(source, SMALL_LIMITS if is_small else Limits(), LIMIT_VARIABLES, int),
-            intervals=_overlaid(
-                source, FAST_INTERVALS if is_small else Intervals(), INTERVAL_VARIABLES, float
+            limits=_overlaid(
+                source, SMALL_LIMITS if is_small else Limits(), LIMIT_VARIABLES, _positive
             ),
-            pool=_overlaid(source, Pool(), POOL_VARIABLES, int),
+            intervals=_overlaid(
+                source, FAST_INTERVALS if is_small else Intervals(), INTERVAL_VARIABLES, _seconds
+            ),
+            pool=_overlaid(source, Pool(), POOL_VARIABLES, _count),
             api_host=source.get("VENUS_API_HOST") or "127.0.0.1",
-            api_port=_read(source, "VENUS_API_PORT", int, DEFAULT_API_PORT),
-            schedulers=_read(source, "VENUS_SCHEDULERS", int, 1),
-            database_connections=_read(source, "VENUS_DATABASE_CONNECTIONS", int, 8),
+            api_port=_read(source, "VENUS_API_PORT", _port, DEFAULT_API_PORT),
+            schedulers=_read(source, "VENUS_SCHEDULERS", _positive, 1),
+            database_connections=_read(source, "VENUS_DATABASE_CONNECTIONS", _positive, 8),
             hub_folder=_path(source, "VENUS_HUB_FOLDER"),
             hub_url=source.get("VENUS_HUB_URL", "").rstrip("/"),
             package_index=source.get("VENUS_PACKAGE_INDEX", ""),
@@ -234,6 +237,8 @@ VARIABLES: Final = (
 )
 """Every variable that `Settings.from_env` reads."""
 
+PORT_MAX: Final = 65_535
+
 TRUE_TEXTS: Final = frozenset({"1", "true", "yes", "on"})
 FALSE_TEXTS: Final = frozenset({"0", "false", "no", "off"})
 
@@ -273,6 +278,31 @@ def _boolean(text: str) -> bool:
 def _path(source: Mapping[str, str], variable: str) -> Path | None:
     text = source.get(variable, "")
     return Path(text) if text else None
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise ValueError("it must be 0 or more")
+    return number
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError("it must be 1 or more")
+    return number
+
+
+def _port(text: str) -> int:
+    if not 0 <= (number := int(text)) <= PORT_MAX:
+        raise ValueError(f"it must be 0 to {PORT_MAX}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError("it must be a time above 0")
+    return number
 
 
 def _read(source: Mapping[str, str], variable: str, kind: Callable[[str], T], default: T) -> T:

@@ -24,6 +24,7 @@ from domain.events import (
 from domain.ids import AttemptId, HostId, JobId, node_host_id
 from domain.plan import JobLimits
 from domain.states import Desired, HostKind
+from infra.ids import IdSource
 from infra.logging import get_logger
 from infra.names import CHORE_TASK, HOST_TASK
 from infra.settings import Settings
@@ -32,7 +33,7 @@ from scheduler.hosts import Hosts
 from scheduler.spec import plan_of, read_spec
 from stores import events as job_events
 from stores.blobs import Blobs
-from stores.system import assets, bills, coordination, jobs, leases, preparation
+from stores.system import assets, bills, coordination, expiry, jobs, leases, preparation
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
@@ -51,6 +52,9 @@ CHORE_AGAIN_S: Final = 15.0
 
 CHORE_DEAD_S: Final = 320.0
 """A running chore is ended by its own worker before; after this the worker is gone."""
+
+EXPIRE_S: Final = 5.0
+"""Between two looks for what has had its time; nobody waits for it."""
 
 SEND_S: Final = 5.0
 """A broker that takes longer is away; the leader must not wait for it."""
@@ -129,9 +133,14 @@ class ChoreWatch:
         self._database = database
         self._broker = broker
         self._fence = LeaderFence(term)
+        self._ids = IdSource()
+        self._expired_at = -math.inf
 
     async def look(self) -> None:
         """One pass over open operations."""
+        if time.monotonic() - self._expired_at >= EXPIRE_S:
+            await self.expire()
+            self._expired_at = time.monotonic()
         async with self._database.begin(self._fence) as connection:
             due = await preparation.due_operations(connection, CHORE_AGAIN_S, CHORE_DEAD_S)
             await preparation.settle_failed(connection)
@@ -143,6 +152,15 @@ class ChoreWatch:
             billed = await bills.settle(connection)
         for attempt in billed:
             get_logger().info("bill.settled", attempt_id=attempt)
+
+    async def expire(self) -> None:
+        """Expire what is past its age, and ask for chores that delete what is gone."""
+        async with self._database.begin(self._fence) as connection:
+            gone = await expiry.expire_due(connection)
+            for job, project in await expiry.jobs_to_clean(connection):
+                await expiry.ask_to_clean(connection, self._ids.new("op"), job, project)
+        for checkpoint in gone:
+            get_logger().info("checkpoint.expired", checkpoint_id=checkpoint)
 
 
 async def wake(broker: Celery, task: str, arguments: list[object]) -> None:

@@ -119,6 +119,18 @@ class Blobs:
         except (BaseError, FileNotFoundError, OSError) as error:
             raise PayloadUnreadable(_said(path, error)) from error
 
+    async def paths(self, folder: str) -> list[str]:
+        """Paths of all objects of a folder, in order. Raises PayloadUnreadable."""
+        found: list[str] = []
+        try:
+            async for batch in obstore.list(self._store, prefix=folder):
+                found += [str(one["path"]) for one in batch]
+        except FileNotFoundError:
+            return []
+        except (BaseError, OSError) as error:
+            raise PayloadUnreadable(_said(folder, error)) from error
+        return sorted(found)
+
     async def delete(self, path: str) -> None:
         """Delete the object; a missing one is fine."""
         try:

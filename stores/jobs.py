@@ -98,7 +98,7 @@ async def find(
     is_it = (job.c.project_id == project_id) & (job.c.id == job_id)
     if lock:
         await connection.execute(select(job.c.id).where(is_it).with_for_update())
-    query = _query().where(is_it)
+    query = _query().where(is_it, job.c.deleted_at.is_(None))
     found: Row[Any] | None = (await connection.execute(query)).first()
     return found
 
@@ -107,7 +107,7 @@ async def page(
     connection: AsyncConnection, project_id: str, request: PageRequest, state: str | None
 ) -> PageOfRows:
     """Jobs of the project."""
-    query = _query().where(job.c.project_id == project_id)
+    query = _query().where(job.c.project_id == project_id, job.c.deleted_at.is_(None))
     if state is not None:
         query = query.where(job.c.state == state)
     return await fetch_page(connection, query, job.c.id, request)
@@ -188,6 +188,33 @@ async def patch(
             labels=spec["labels"],
             generation=job.c.generation + (1 if raises_generation else 0),
         )
+    )
+
+
+async def is_deleted(connection: AsyncConnection, project_id: str, job_id: str) -> bool:
+    """Whether the project had this job and its user deleted it."""
+    query = select(job.c.id).where(
+        job.c.project_id == project_id, job.c.id == job_id, job.c.deleted_at.is_not(None)
+    )
+    return (await connection.execute(query)).first() is not None
+
+
+async def has_ended(connection: AsyncConnection, project_id: str, job_id: str) -> bool:
+    """Whether no attempt of the job runs or holds anything any more."""
+    open_ = (
+        select(attempt.c.id)
+        .join(job, job.c.id == attempt.c.job_id)
+        .where(job.c.project_id == project_id, job.c.id == job_id, attempt.c.ended_at.is_(None))
+    )
+    return (await connection.execute(open_)).first() is None
+
+
+async def delete(connection: AsyncConnection, project_id: str, job_id: str) -> None:
+    """Show the job nowhere any more; its rows stay for bills, a chore deletes its objects."""
+    await connection.execute(
+        update(job)
+        .where(job.c.project_id == project_id, job.c.id == job_id)
+        .values(deleted_at=func.now())
     )
 
 

@@ -43,7 +43,7 @@ def _groups(project_id: str) -> Select[Any]:
             member,
             and_(member.c.attempt_id == group.c.attempt_id, member.c.group_id == group.c.id),
         )
-        .where(job.c.project_id == project_id)
+        .where(job.c.project_id == project_id, job.c.deleted_at.is_(None))
     )
 
 
@@ -83,7 +83,7 @@ def _rollouts(project_id: str) -> Select[Any]:
     return (
         select(rollout)
         .join(job, job.c.id == rollout.c.job_id)
-        .where(job.c.project_id == project_id)
+        .where(job.c.project_id == project_id, job.c.deleted_at.is_(None))
     )
 
 
@@ -206,6 +206,11 @@ async def history(connection: AsyncConnection, found: Row[Any]) -> History:
         .where(member.c.attempt_id == found.attempt_id, member.c.group_id == found.group_id)
     )
     return History(tries, hops, its_group, (await connection.execute(query)).first())
+
+
+async def sandboxes(connection: AsyncConnection, rollout_id: str) -> Sequence[Row[Any]]:
+    """Intervals of the sandboxes of a rollout that `find` gave, its tries' and its graders'."""
+    return await _of_rollout(connection, t.sandbox_interval, "started_at", rollout_id)
 
 
 async def _of_rollout(

@@ -36,6 +36,7 @@ from stores.tables_bill import bill_line as bill_line
 from stores.tables_bill import host_interval as host_interval
 from stores.tables_bill import rollout_hop as rollout_hop
 from stores.tables_bill import sandbox_interval as sandbox_interval
+from stores.tables_output import environment_output as environment_output
 
 organization = Table(
     "organization",
@@ -162,7 +163,15 @@ job = Table(
     _created(),
     Column("started_at", DateTime(timezone=True)),
     Column("ended_at", DateTime(timezone=True)),
+    # Deleted by its user: it is shown nowhere, its rows stay for bills. `cleaned_at`: objects are gone.
+    Column("deleted_at", DateTime(timezone=True)),
+    Column("cleaned_at", DateTime(timezone=True)),
     Index(None, "project_id", "id"),
+    Index(
+        "ix_job_to_clean",
+        "id",
+        postgresql_where=text("deleted_at is not null and cleaned_at is null"),
+    ),
     Index("ix_job_active", "state", postgresql_where=text("ended_at is null")),
 )
 
@@ -381,9 +390,27 @@ checkpoint = Table(
     Column("files", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("next_ordinal", BigInteger, nullable=False),
     Column("unconsumed", ARRAY(BigInteger), nullable=False),
+    # A kept one never expires by itself. `expires_at` is the creation and `ttl_days`.
+    Column("keep", Boolean, nullable=False, server_default=text("false")),
+    Column("ttl_days", Integer),
+    Column("expires_at", DateTime(timezone=True)),
+    # {format, name, uri, sha, size} of its bundle, once it was exported.
+    Column("export", JSONB),
+    # When a chore had deleted the files of an expired one.
+    Column("cleaned_at", DateTime(timezone=True)),
     _created(),
     CheckConstraint("state in ('writing','ready','expired')", name="state"),
     Index(None, "job_id", "id"),
+    Index(
+        "ix_checkpoint_due",
+        "expires_at",
+        postgresql_where=text("state = 'ready' and not keep and expires_at is not null"),
+    ),
+    Index(
+        "ix_checkpoint_to_clean",
+        "job_id",
+        postgresql_where=text("state = 'expired' and cleaned_at is null"),
+    ),
 )
 
 evaluation = Table(

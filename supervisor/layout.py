@@ -61,6 +61,9 @@ class Layout:
         try:
             for folder in (self.home, self.logs, self.objects):
                 folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.logs, self.objects):
+                # Ours alone: neither Postgres' account nor a sandbox reads anything here.
+                folder.chmod(0o700)
         except OSError as error:
             cause = f"{error.filename or self.home}: {error.strerror}"
             raise UnsafeFolderError(f"{cause}; set VENUS_HOME to a folder of yours") from error

@@ -20,7 +20,7 @@ from typing import Final
 
 import psycopg
 
-from infra.settings import Settings
+from infra.settings import BadSettingError, Settings
 from infra.vault import make_key_file
 from migrations.upgrade import is_current
 from supervisor import services
@@ -64,11 +64,17 @@ class Options:
     home: Path | None = None
     port: int | None = None
     ready_file: Path | None = None
+    as_json: bool = False
+    """Say on standard output when all is up as one JSON record, for a program that waits for it."""
 
 
 def run(options: Options) -> int:
     """Run until stopped; the exit status. Called by the command line with nothing else running."""
-    settings = Settings.from_env()
+    try:
+        settings = Settings.from_env()
+    except BadSettingError as error:
+        say(f"could not start: {error}")
+        return EXIT_FAILED
     if options.home is not None:
         home = options.home.absolute()
         is_default = settings.object_store_url == (settings.home / "objects").as_uri()
@@ -79,7 +85,7 @@ def run(options: Options) -> int:
     try:
         layout = Layout(settings.home).make()
         with holding_lock(layout):
-            asyncio.run(_up(settings, layout, options.ready_file))
+            asyncio.run(_up(settings, State(layout, options.ready_file, options.as_json)))
     except AlreadyUpError as error:
         say(str(error))
         return EXIT_LOCKED
@@ -109,13 +115,13 @@ def holding_lock(layout: Layout) -> Iterator[None]:
         os.close(descriptor)
 
 
-async def _up(settings: Settings, layout: Layout, ready_file: Path | None) -> None:
+async def _up(settings: Settings, state: "State") -> None:
     """Run `_serve` until a stop signal or a failure, then stop everything in reverse."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopped.set)
-    state = State(layout, ready_file)
+    layout = state.layout
     supervisor = Supervisor(layout.logs, state.refresh)
     state.supervisor = supervisor
     serving = asyncio.create_task(_serve(settings, layout, supervisor, state))
@@ -182,7 +188,9 @@ async def _admin_key(plan: services.Plan) -> str:
 class State:
     """The file that says where this installation is and who is running; there once all is ready."""
 
-    def __init__(self, layout: Layout, ready_file: Path | None) -> None:
+    def __init__(self, layout: Layout, ready_file: Path | None, as_json: bool = False) -> None:
+        self.layout = layout
+        self._as_json = as_json
         self._files = [layout.home / STATE_FILE, *([ready_file.absolute()] if ready_file else [])]
         self._record: dict[str, object] = {}
         self.supervisor: Supervisor | None = None
@@ -199,6 +207,10 @@ class State:
             "environ": dict(services.environment_for_tools(plan)),
         }
         self.refresh()
+        if self._as_json:
+            sys.stdout.write(json.dumps(self._ready(plan, address)) + "\n")
+            sys.stdout.flush()
+            return
         # To a person only: a file that takes this output is a log, which people pass on.
         shown = key if sys.stdout.isatty() else f"in {plan.layout.admin_key}"
         sys.stdout.write(
@@ -208,6 +220,18 @@ class State:
             f"stop with Ctrl-C or `kill {os.getpid()}`\n"
         )
         sys.stdout.flush()
+
+    def _ready(self, plan: services.Plan, address: str) -> dict[str, object]:
+        """What a program that started the platform needs; the key itself stays in its file."""
+        assert self.supervisor is not None, "only what runs is announced"
+        return {
+            "event": "ready",
+            "url": address,
+            "key_file": str(plan.layout.admin_key),
+            "home": str(plan.settings.home),
+            "logs": str(plan.layout.logs),
+            "pids": {"supervisor": os.getpid(), **self.supervisor.pids},
+        }
 
     def refresh(self) -> None:
         """Write the files again when a child has come back under another pid."""
@@ -236,8 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="folder of this installation (VENUS_HOME)")
     parser.add_argument("--port", type=int, help="port of the API (VENUS_API_PORT); 0: any")
     parser.add_argument("--ready-file", type=Path, help="written once everything is ready")
+    parser.add_argument("--json", action="store_true", help="say so as one JSON record")
     given = parser.parse_args(arguments)
-    return run(Options(given.home, given.port, given.ready_file))
+    return run(Options(given.home, given.port, given.ready_file, given.json))
 
 
 if __name__ == "__main__":

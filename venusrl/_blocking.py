@@ -95,6 +95,7 @@ class Jobs(Surface[AsyncJobs]):
     list = each(AsyncJobs.list)
     get = blocking(AsyncJobs.get)
     update = blocking(AsyncJobs.update)
+    delete = blocking(AsyncJobs.delete)
     etag = blocking(AsyncJobs.etag)
     pause = blocking(AsyncJobs.pause)
     resume = blocking(AsyncJobs.resume)
@@ -102,6 +103,7 @@ class Jobs(Surface[AsyncJobs]):
     restart = blocking(AsyncJobs.restart)
     branch = blocking(AsyncJobs.branch)
     events = each(AsyncJobs.events)
+    logs = each(AsyncJobs.logs)
     follow = each(AsyncJobs.follow)
     wait = blocking(AsyncJobs.wait)
     wait_for = blocking(AsyncJobs.wait_for)
@@ -125,6 +127,8 @@ class Rollouts(Surface[AsyncRollouts]):
     list = each(AsyncRollouts.list)
     get = blocking(AsyncRollouts.get)
     trajectory = blocking(AsyncRollouts.trajectory)
+    logs = each(AsyncRollouts.logs)
+    spans = blocking(AsyncRollouts.spans)
     export = blocking(AsyncRollouts.export)
 
 
@@ -140,5 +144,10 @@ class Checkpoints(Surface[AsyncCheckpoints]):
 
     list = each(AsyncCheckpoints.list)
     get = blocking(AsyncCheckpoints.get)
+    update = blocking(AsyncCheckpoints.update)
+    etag = blocking(AsyncCheckpoints.etag)
+    delete = blocking(AsyncCheckpoints.delete)
+    export = blocking(AsyncCheckpoints.export)
+    fetch_export = blocking(AsyncCheckpoints.fetch_export)
     generate = blocking(AsyncCheckpoints.generate)
     download = blocking(AsyncCheckpoints.download)

@@ -1,10 +1,10 @@
-"""Checkpoints: list, download with a checked sha256, a look at what they generate; operations."""
+"""Checkpoints: list, keep, delete, export, download with a checked sha256, a look; operations."""
 
 import hashlib
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx
 
@@ -13,16 +13,21 @@ from venusrl._errors import (
     ConnectionFailed,
     CorruptDownload,
     OperationFailed,
+    UsageError,
     WaitTimeout,
 )
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._transport import TRIED_AGAIN, Request, Transport
-from venusrl.models.checkpoints import Checkpoint, File, Generated, Operation
+from venusrl.models.checkpoints import Bundle, Checkpoint, File, Generated, Operation
 
 CHECKPOINTS = "/v1/checkpoints"
 
 GENERATE_WAIT_S: Final = 60.0
 """A chore loads the model first, on a machine whose cores may all train."""
+
+EXPORT_WAIT_S: Final = 600.0
+"""A chore copies all weights once; a large model's take minutes."""
 
 HELD_S: Final = 15.0
 """How long the API may hold an answer open; below the client's own timeout."""
@@ -43,7 +48,7 @@ class AsyncOperations:
         It holds it for HELD_S at most.
         """
         wait = None if wait_s is None else min(max(0.0, wait_s), HELD_S)
-        request = Request("GET", f"/v1/operations/{operation_id}", {"wait": wait})
+        request = Request("GET", f"/v1/operations/{one(operation_id)}", {"wait": wait})
         return await read(self._transport, request, Operation)
 
     async def wait(self, operation: Operation, timeout_s: float) -> dict[str, Any]:
@@ -64,16 +69,86 @@ class AsyncCheckpoints:
         self._transport = transport
         self._operations = operations
 
-    def list(self, job_id: str, newest_first: bool = False) -> AsyncIterator[Checkpoint]:
-        """Checkpoints of a job."""
-        params = {"order": "desc" if newest_first else "asc"}
-        return iterate(self._transport, f"/v1/jobs/{job_id}/checkpoints", params, Checkpoint)
+    def list(
+        self,
+        job_id: str | None = None,
+        newest_first: bool = False,
+        *,
+        state: str | None = None,
+        keep: bool | None = None,
+    ) -> AsyncIterator[Checkpoint]:
+        """Checkpoints of a job; without one those of the whole project, by state and keep."""
+        params: dict[str, Any] = {"order": "desc" if newest_first else "asc"}
+        path = CHECKPOINTS if job_id is None else f"/v1/jobs/{one(job_id)}/checkpoints"
+        if job_id is None:
+            params |= {"state": state, "keep": keep}
+        elif state is not None or keep is not None:
+            raise UsageError("state and keep choose among the checkpoints of the whole project")
+        return iterate(self._transport, path, params, Checkpoint)
 
     async def get(self, checkpoint_id: str) -> Checkpoint:
         """One checkpoint with its files."""
         return await read(
-            self._transport, Request("GET", f"{CHECKPOINTS}/{checkpoint_id}"), Checkpoint
+            self._transport, Request("GET", f"{CHECKPOINTS}/{one(checkpoint_id)}"), Checkpoint
         )
+
+    async def update(
+        self,
+        checkpoint_id: str,
+        *,
+        keep: bool | None = None,
+        ttl_days: int | Literal["never"] | None = None,
+        etag: str | None = None,
+    ) -> Checkpoint:
+        """Keep it or not; let it expire so many days after its creation, or never by age.
+
+        With an `etag` only if it has not changed since.
+        """
+        body: dict[str, Any] = {} if keep is None else {"keep": keep}
+        if ttl_days is not None:
+            body["ttl_days"] = None if ttl_days == "never" else ttl_days
+        headers = {} if etag is None else {"If-Match": etag}
+        path = f"{CHECKPOINTS}/{one(checkpoint_id)}"
+        request = Request("PATCH", path, body=body, headers=headers)
+        return await read(self._transport, request, Checkpoint)
+
+    async def etag(self, checkpoint_id: str) -> str:
+        """What `update` takes to notice a change by somebody else."""
+        path = f"{CHECKPOINTS}/{one(checkpoint_id)}"
+        response = await self._transport.send(Request("GET", path))
+        return str(response.headers.get("ETag", ""))
+
+    async def delete(self, checkpoint_id: str) -> None:
+        """Delete it, kept or not; Conflict while an attempt, a job or a model needs it."""
+        await self._transport.send(Request("DELETE", f"{CHECKPOINTS}/{one(checkpoint_id)}"))
+
+    async def export(
+        self,
+        checkpoint_id: str,
+        format: Literal["safetensors", "peft"] = "safetensors",
+        *,
+        timeout_s: float = EXPORT_WAIT_S,
+    ) -> Bundle:
+        """Make one file of its weights and model description; `fetch_export` downloads it."""
+        path = f"{CHECKPOINTS}/{one(checkpoint_id)}/export"
+        body = {"format": format}
+        request = Request("POST", path, {"wait": min(timeout_s, HELD_S)}, body)
+        operation = await read(self._transport, request, Operation)
+        return Bundle.model_validate(await self._operations.wait(operation, timeout_s))
+
+    async def fetch_export(self, checkpoint_id: str, folder: str | os.PathLike[str]) -> Path:
+        """The exported file into `folder`, checked against its sha256; returns its path.
+
+        It is exported first if it was not. A broken download goes on where it stopped.
+        """
+        bundle = (await self.get(checkpoint_id)).export
+        if bundle is None:
+            bundle = await self.export(checkpoint_id)
+        target = Path(folder)
+        await self._transport.aside(_make_folder, target)
+        file = File(name=bundle.name, size=bundle.size, sha256=bundle.sha256)
+        await self._download_file(f"{CHECKPOINTS}/{one(checkpoint_id)}/export", file, target)
+        return target / bundle.name
 
     async def generate(
         self,
@@ -95,7 +170,7 @@ class AsyncCheckpoints:
             "temperature": temperature,
             "seed": seed,
         }
-        path = f"{CHECKPOINTS}/{checkpoint_id}/generate"
+        path = f"{CHECKPOINTS}/{one(checkpoint_id)}/generate"
         request = Request("POST", path, {"wait": min(timeout_s, HELD_S)}, body)
         operation = await read(self._transport, request, Operation)
         return Generated.model_validate(await self._operations.wait(operation, timeout_s))
@@ -108,15 +183,15 @@ class AsyncCheckpoints:
         target = Path(folder)
         await self._transport.aside(_make_folder, target)
         for file in (await self.get(checkpoint_id)).files:
-            await self._download_file(checkpoint_id, file, target)
+            _check_name(file.name)
+            path = f"{CHECKPOINTS}/{one(checkpoint_id)}/files/{one(file.name)}"
+            await self._download_file(path, file, target)
         return target
 
-    async def _download_file(self, checkpoint_id: str, file: File, folder: Path) -> None:
-        if Path(file.name).name != file.name or file.name in ("", ".", ".."):
-            raise CorruptDownload(f"the API names a file {file.name!r}")
+    async def _download_file(self, request_path: str, file: File, folder: Path) -> None:
+        _check_name(file.name)
         part = folder / f"{file.name}.part"
         part.unlink(missing_ok=True)
-        request_path = f"{CHECKPOINTS}/{checkpoint_id}/files/{file.name}"
         patience = self._transport.patience
         for attempt in range(patience.tries):
             try:
@@ -146,6 +221,11 @@ class AsyncCheckpoints:
             with part.open(mode) as out:
                 async for chunk in self._transport.chunks(response):
                     out.write(chunk)
+
+
+def _check_name(name: str) -> None:
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise CorruptDownload(f"the API names a file {name!r}")
 
 
 def _make_folder(path: Path) -> None:

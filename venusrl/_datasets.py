@@ -7,6 +7,7 @@ from typing import Final
 
 from venusrl._errors import DatasetInvalid, UploadUnreadable, WaitTimeout
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._transport import Request, Transport, Upload
 from venusrl._uploads import multipart
 from venusrl.models.datasets import Dataset, DatasetVersion, Preview
@@ -39,7 +40,7 @@ class AsyncDatasets:
         version may have findings too: rows that occur twice, or in two splits.
         """
         content = await self._transport.aside(_content_of, splits)
-        request = Request("POST", f"{DATASETS}/{name}/versions", content=content)
+        request = Request("POST", f"{DATASETS}/{one(name)}/versions", content=content)
         version = await read(self._transport, request, DatasetVersion)
         return version if wait_s is None else await self.wait(version, wait_s)
 
@@ -62,29 +63,29 @@ class AsyncDatasets:
 
     async def get(self, name: str) -> Dataset:
         """One dataset."""
-        return await read(self._transport, Request("GET", f"{DATASETS}/{name}"), Dataset)
+        return await read(self._transport, Request("GET", f"{DATASETS}/{one(name)}"), Dataset)
 
     def versions(self, name: str, newest_first: bool = False) -> AsyncIterator[DatasetVersion]:
         """Versions of a dataset."""
         params = {"order": "desc" if newest_first else "asc"}
-        return iterate(self._transport, f"{DATASETS}/{name}/versions", params, DatasetVersion)
+        return iterate(self._transport, f"{DATASETS}/{one(name)}/versions", params, DatasetVersion)
 
     async def version(self, name: str, number: int) -> DatasetVersion:
         """One version with its state, findings and numbers of rows."""
-        path = f"{DATASETS}/{name}/versions/{number}"
+        path = f"{DATASETS}/{one(name)}/versions/{number}"
         return await read(self._transport, Request("GET", path), DatasetVersion)
 
     async def preview(
         self, name: str, number: int, split: str = "train", limit: int = 20
     ) -> Preview:
         """The first rows of a split."""
-        path = f"{DATASETS}/{name}/versions/{number}/preview"
+        path = f"{DATASETS}/{one(name)}/versions/{number}/preview"
         request = Request("GET", path, {"split": split, "limit": limit})
         return await read(self._transport, request, Preview)
 
     async def delete(self, name: str) -> None:
         """Delete a dataset with all its versions; jobs keep the tasks that they took from it."""
-        await self._transport.send(Request("DELETE", f"{DATASETS}/{name}"))
+        await self._transport.send(Request("DELETE", f"{DATASETS}/{one(name)}"))
 
 
 def _content_of(splits: Splits) -> Upload:

@@ -9,6 +9,7 @@ from venusrl._archive import name_in_archive, name_in_folder, pack
 from venusrl._checkpoints import AsyncOperations
 from venusrl._errors import EnvironmentInvalid, WaitTimeout
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._transport import Request, Transport
 from venusrl.models.checkpoints import Operation
 from venusrl.models.environments import Environment, EnvironmentTestReport, EnvironmentVersion
@@ -53,7 +54,7 @@ class AsyncEnvironments:
     async def upload(self, name: str, archive: bytes, *, draft: bool = False) -> EnvironmentVersion:
         """Upload an archive as a version of the environment; its validation has begun."""
         headers = {"Content-Type": "application/gzip"}
-        path = f"{ENVIRONMENTS}/{name}/versions"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions"
         params = {"draft": "true"} if draft else {}
         request = Request("POST", path, params, content=archive, headers=headers)
         return await read(self._transport, request, EnvironmentVersion)
@@ -82,16 +83,18 @@ class AsyncEnvironments:
 
     async def get(self, name: str) -> Environment:
         """One environment."""
-        return await read(self._transport, Request("GET", f"{ENVIRONMENTS}/{name}"), Environment)
+        return await read(
+            self._transport, Request("GET", f"{ENVIRONMENTS}/{one(name)}"), Environment
+        )
 
     def versions(self, name: str) -> AsyncIterator[EnvironmentVersion]:
         """All versions of an environment, oldest first."""
-        path = f"{ENVIRONMENTS}/{name}/versions"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions"
         return iterate(self._transport, path, {}, EnvironmentVersion)
 
     async def version(self, name: str, number: int) -> EnvironmentVersion:
         """One version with its state, findings and numbers of tasks."""
-        path = f"{ENVIRONMENTS}/{name}/versions/{number}"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions/{number}"
         return await read(self._transport, Request("GET", path), EnvironmentVersion)
 
     async def yank(self, name: str, number: int, reason: str = "") -> EnvironmentVersion:
@@ -109,7 +112,7 @@ class AsyncEnvironments:
 
         With `wait_s=None` it does not wait. Raises OperationFailed, WaitTimeout.
         """
-        path = f"{ENVIRONMENTS}/{name}/versions/{number}/validate"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions/{number}/validate"
         operation = await read(self._transport, Request("POST", path), Operation)
         if wait_s is None:
             return await self.version(name, number)
@@ -143,17 +146,17 @@ class AsyncEnvironments:
             "seed": seed,
             "config": dict(config or {}),
         }
-        path = f"{ENVIRONMENTS}/{name}/versions/{number}/test-runs"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions/{number}/test-runs"
         operation = await read(self._transport, Request("POST", path, body=body), Operation)
         result = await self._operations.wait(operation, wait_s)
         return EnvironmentTestReport.model_validate(result)
 
     async def delete(self, name: str) -> None:
         """Delete an environment; versions stay readable to the jobs that used them."""
-        await self._transport.send(Request("DELETE", f"{ENVIRONMENTS}/{name}"))
+        await self._transport.send(Request("DELETE", f"{ENVIRONMENTS}/{one(name)}"))
 
     async def _verb(
         self, name: str, number: int, verb: str, body: dict[str, Any] | None
     ) -> EnvironmentVersion:
-        path = f"{ENVIRONMENTS}/{name}/versions/{number}/{verb}"
+        path = f"{ENVIRONMENTS}/{one(name)}/versions/{number}/{verb}"
         return await read(self._transport, Request("POST", path, body=body), EnvironmentVersion)

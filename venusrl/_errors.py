@@ -7,6 +7,7 @@ VenusError
   JobFailed, JobPaused     a job that will not reach its end by itself
   AssetInvalid             EnvironmentInvalid, ModelInvalid, DatasetInvalid: `errors` says why
   OperationFailed, CorruptDownload, PackageError, UploadUnreadable, SpecUnreadable
+  UsageError               what the caller gave cannot be asked for; nothing was sent
   WaitTimeout              the caller's own deadline passed
 """
 
@@ -100,6 +101,10 @@ class ConnectionFailed(Unavailable):
     def __init__(self, detail: str) -> None:
         """Say what happened on the wire."""
         super().__init__(Refusal(NO_ANSWER, "unreachable", detail))
+
+
+class UsageError(VenusError, ValueError):
+    """What the caller gave cannot be asked for: an empty id, a key or address that no request can hold."""
 
 
 class JobFailed(VenusError):

@@ -7,10 +7,12 @@ from typing import Any, Final
 from venusrl._errors import JobCancelled, JobFailed, JobPaused, WaitTimeout
 from venusrl._events import Follower
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._spec import SpecSource, document_of
 from venusrl._transport import Request, Transport
 from venusrl.models.bills import Bill
 from venusrl.models.jobs import Evaluation, Event, Job, Ledger, Metric, Validation
+from venusrl.models.logs import Component, LogLine
 from venusrl.models.spec_limits import Budget, Priority
 
 JOBS = "/v1/jobs"
@@ -47,7 +49,7 @@ class AsyncJobs:
 
     async def get(self, job_id: str) -> Job:
         """One job."""
-        return await read(self._transport, Request("GET", f"{JOBS}/{job_id}"), Job)
+        return await read(self._transport, Request("GET", f"{JOBS}/{one(job_id)}"), Job)
 
     async def update(
         self,
@@ -72,12 +74,19 @@ class AsyncJobs:
         }
         body = {key: value for key, value in fields.items() if value is not None}
         headers = {} if etag is None else {"If-Match": etag}
-        request = Request("PATCH", f"{JOBS}/{job_id}", body=body, headers=headers)
+        request = Request("PATCH", f"{JOBS}/{one(job_id)}", body=body, headers=headers)
         return await read(self._transport, request, Job)
+
+    async def delete(self, job_id: str) -> None:
+        """Delete an ended job with its trajectories, logs and checkpoints; Conflict before it ended.
+
+        Checkpoints that are kept, or that something else starts from, stay.
+        """
+        await self._transport.send(Request("DELETE", f"{JOBS}/{one(job_id)}"))
 
     async def etag(self, job_id: str) -> str:
         """What `update` takes to notice a change by somebody else."""
-        response = await self._transport.send(Request("GET", f"{JOBS}/{job_id}"))
+        response = await self._transport.send(Request("GET", f"{JOBS}/{one(job_id)}"))
         return str(response.headers.get("ETag", ""))
 
     async def pause(self, job_id: str) -> Job:
@@ -116,7 +125,19 @@ class AsyncJobs:
     ) -> AsyncIterator[Event]:
         """Events so far, above `after`."""
         params = {"after": after, "types": ",".join(types) or None}
-        return iterate(self._transport, f"{JOBS}/{job_id}/events", params, Event)
+        return iterate(self._transport, f"{JOBS}/{one(job_id)}/events", params, Event)
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        component: Component | None = None,
+        rollout: str | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[LogLine]:
+        """Lines that environments and graders printed, by the end of the try that printed them."""
+        params = {"component": component, "rollout": rollout, "after": after}
+        return iterate(self._transport, f"{JOBS}/{one(job_id)}/logs", params, LogLine)
 
     async def follow(
         self, job_id: str, *, after: int = 0, types: Sequence[str] = ()
@@ -126,7 +147,7 @@ class AsyncJobs:
         A broken connection is taken up again where it broke. After the last event of a failed job
         raises JobFailed with the cause; ConnectionFailed when the API stays away.
         """
-        path = f"{JOBS}/{job_id}/events"
+        path = f"{JOBS}/{one(job_id)}/events"
         follower = Follower(self._transport, path, after, ",".join(types) or None)
         async with aclosing(follower.events()) as events:
             async for event in events:
@@ -168,32 +189,32 @@ class AsyncJobs:
     ) -> Sequence[Metric]:
         """Points of the job's series, by attempt and step; a step has one point per series."""
         params = {"names": ",".join(names) or None, "after_step": after_step, "limit": POINTS_LIMIT}
-        path = f"{JOBS}/{job_id}/metrics"
+        path = f"{JOBS}/{one(job_id)}/metrics"
         return [one async for one in iterate(self._transport, path, params, Metric)]
 
     async def evaluations(self, job_id: str) -> Sequence[Evaluation]:
         """Finished held-out evaluations, by attempt and step."""
-        path = f"{JOBS}/{job_id}/evaluations"
+        path = f"{JOBS}/{one(job_id)}/evaluations"
         return [one async for one in iterate(self._transport, path, {}, Evaluation)]
 
     async def progress(self, job_id: str) -> dict[str, Any]:
         """What the job does at this moment, and why it waits if it does."""
-        response = await self._transport.send(Request("GET", f"{JOBS}/{job_id}/progress"))
+        response = await self._transport.send(Request("GET", f"{JOBS}/{one(job_id)}/progress"))
         answer = response.json()
         assert isinstance(answer, dict)
         return answer
 
     async def bill(self, job_id: str) -> Bill:
         """Where its engine-, trainer- and sandbox-seconds went; each line links to its rollouts."""
-        return await read(self._transport, Request("GET", f"{JOBS}/{job_id}/bill"), Bill)
+        return await read(self._transport, Request("GET", f"{JOBS}/{one(job_id)}/bill"), Bill)
 
     async def ledger(self, job_id: str) -> Ledger:
         """Every rollout of the job once, counted by purpose, end, verdict and disposition."""
-        return await read(self._transport, Request("GET", f"{JOBS}/{job_id}/ledger"), Ledger)
+        return await read(self._transport, Request("GET", f"{JOBS}/{one(job_id)}/ledger"), Ledger)
 
     async def _verb(self, job_id: str, verb: str, body: Mapping[str, Any] | None = None) -> Job:
         plain = None if body is None else dict(body)
-        request = Request("POST", f"{JOBS}/{job_id}/{verb}", body=plain)
+        request = Request("POST", f"{JOBS}/{one(job_id)}/{verb}", body=plain)
         return await read(self._transport, request, Job)
 
 

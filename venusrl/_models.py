@@ -7,6 +7,7 @@ from typing import Final
 
 from venusrl._errors import ModelInvalid, UploadUnreadable, WaitTimeout
 from venusrl._lists import iterate, read
+from venusrl._paths import reference
 from venusrl._transport import Request, Transport, Upload
 from venusrl._uploads import multipart
 from venusrl.models.models import ModelInfo
@@ -33,7 +34,7 @@ class AsyncModels:
 
     async def get(self, name: str) -> ModelInfo:
         """One model, by name or id."""
-        return await read(self._transport, Request("GET", f"{MODELS}/{name}"), ModelInfo)
+        return await read(self._transport, Request("GET", f"{MODELS}/{reference(name)}"), ModelInfo)
 
     async def upload(
         self,
@@ -82,7 +83,7 @@ class AsyncModels:
 
     async def delete(self, name: str) -> None:
         """Delete a model of the project and its files; Conflict while a job needs it."""
-        await self._transport.send(Request("DELETE", f"{MODELS}/{name}"))
+        await self._transport.send(Request("DELETE", f"{MODELS}/{reference(name)}"))
 
     async def _create(self, request: Request, wait_s: float | None) -> ModelInfo:
         model = await read(self._transport, request, ModelInfo)

@@ -9,7 +9,9 @@ import httpx
 
 from venusrl._errors import ApiError, ConnectionFailed
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._transport import TRIED_AGAIN, Request, Transport
+from venusrl.models.logs import Component, LogLine, Spans
 from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory
 
 READ_TIMEOUT_S: Final = 120.0
@@ -27,11 +29,11 @@ class AsyncGroups:
 
         Filters: step, task_id, purpose, disposition, policy_version, reward_min, reward_max.
         """
-        return iterate(self._transport, f"/v1/jobs/{job_id}/groups", filters, Group)
+        return iterate(self._transport, f"/v1/jobs/{one(job_id)}/groups", filters, Group)
 
     async def get(self, group_id: str) -> Group:
         """One group."""
-        return await read(self._transport, Request("GET", f"/v1/groups/{group_id}"), Group)
+        return await read(self._transport, Request("GET", f"/v1/groups/{one(group_id)}"), Group)
 
 
 class AsyncRollouts:
@@ -46,18 +48,31 @@ class AsyncRollouts:
         Filters: group_id, step, task_id, purpose, end, verdict, disposition (`dropped(stale)` or
         `dropped`), bucket (of the job's bill), policy_version, reward_min, reward_max.
         """
-        return iterate(self._transport, f"/v1/jobs/{job_id}/rollouts", filters, Rollout)
+        return iterate(self._transport, f"/v1/jobs/{one(job_id)}/rollouts", filters, Rollout)
 
     async def get(self, rollout_id: str) -> RolloutDetail:
         """One rollout with its tries, placements, group, step and the reason of its fate."""
         return await read(
-            self._transport, Request("GET", f"/v1/rollouts/{rollout_id}"), RolloutDetail
+            self._transport, Request("GET", f"/v1/rollouts/{one(rollout_id)}"), RolloutDetail
         )
 
     async def trajectory(self, rollout_id: str) -> Trajectory:
         """Its tokens with mask, log-probabilities and versions, its turns and messages."""
-        path = f"/v1/rollouts/{rollout_id}/trajectory"
+        path = f"/v1/rollouts/{one(rollout_id)}/trajectory"
         return await read(self._transport, Request("GET", path), Trajectory)
+
+    def logs(
+        self, rollout_id: str, *, component: Component | None = None, after: str | None = None
+    ) -> AsyncIterator[LogLine]:
+        """Lines that its environment printed in each try, failed ones too, and its graders."""
+        params = {"component": component, "after": after}
+        path = f"/v1/rollouts/{one(rollout_id)}/logs"
+        return iterate(self._transport, path, params, LogLine)
+
+    async def spans(self, rollout_id: str) -> Spans:
+        """Where its time went: by try, placement and turn, then grading and its batch."""
+        path = f"/v1/rollouts/{one(rollout_id)}/spans"
+        return await read(self._transport, Request("GET", path), Spans)
 
     async def export(
         self,
@@ -73,7 +88,7 @@ class AsyncRollouts:
         """
         target = Path(file)
         part = target.with_name(f"{target.name}.part")
-        path = f"/v1/jobs/{job_id}/rollouts/export"
+        path = f"/v1/jobs/{one(job_id)}/rollouts/export"
         request = Request("GET", path, {**filters, "format": format})
         patience = self._transport.patience
         for attempt in range(patience.tries):

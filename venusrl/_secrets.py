@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._transport import Request, Transport
 from venusrl.models.secrets import Secret
 
@@ -17,7 +18,7 @@ class AsyncSecrets:
 
     async def set(self, name: str, value: str) -> Secret:
         """Store a value under a name, over what was there; it is encrypted and never shown again."""
-        request = Request("PUT", f"{SECRETS}/{name}", body={"value": value})
+        request = Request("PUT", f"{SECRETS}/{one(name)}", body={"value": value})
         return await read(self._transport, request, Secret)
 
     def list(self) -> AsyncIterator[Secret]:
@@ -26,4 +27,4 @@ class AsyncSecrets:
 
     async def delete(self, name: str) -> None:
         """Delete a secret; Conflict while a job that has not ended names it."""
-        await self._transport.send(Request("DELETE", f"{SECRETS}/{name}"))
+        await self._transport.send(Request("DELETE", f"{SECRETS}/{one(name)}"))

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from venusrl._lists import iterate, read
+from venusrl._paths import one
 from venusrl._transport import Request, Transport
 from venusrl.models.tenancy import Key, KeyCreated, Organization, Project, Role
 
@@ -73,7 +74,7 @@ class AsyncKeys:
 
     async def get(self, key_id: str) -> Key:
         """One key, without its secret."""
-        return await read(self._transport, Request("GET", f"{KEYS}/{key_id}"), Key)
+        return await read(self._transport, Request("GET", f"{KEYS}/{one(key_id)}"), Key)
 
     async def rotate(self, key_id: str, *, grace_s: int = 0) -> KeyCreated:
         """A new key in the place of an old one, which ends after `grace_s` seconds.
@@ -82,7 +83,7 @@ class AsyncKeys:
         nobody knows, is rotated in its turn.
         """
         while True:
-            request = Request("POST", f"{KEYS}/{key_id}/rotate", body={"grace_s": grace_s})
+            request = Request("POST", f"{KEYS}/{one(key_id)}/rotate", body={"grace_s": grace_s})
             key = await read(self._transport, request, KeyCreated)
             if key.secret:
                 return key
@@ -94,4 +95,4 @@ class AsyncKeys:
 
     async def revoke(self, key_id: str) -> None:
         """Revoke a key at once; revoking it again changes nothing."""
-        await self._transport.send(Request("DELETE", f"{KEYS}/{key_id}"))
+        await self._transport.send(Request("DELETE", f"{KEYS}/{one(key_id)}"))

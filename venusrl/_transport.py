@@ -16,7 +16,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import httpx
 
-from venusrl._errors import ApiError, ConnectionFailed, VenusError, api_error
+from venusrl._errors import ApiError, ConnectionFailed, UsageError, VenusError, api_error
+from venusrl._paths import check
 from venusrl._waiting import Waiting
 from venusrl._wires import AsyncWire, BlockingWire, Sleep, Wire
 
@@ -114,10 +115,16 @@ class Dial:
         return (self.base_url or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS).rstrip("/")
 
     def options(self) -> dict[str, Any]:
-        """Options of an httpx client. Raises VenusError without a key."""
-        key = self.api_key or os.environ.get(KEY_VARIABLE, "")
+        """Options of an httpx client. Raises VenusError without a key, UsageError for a strange one."""
+        key = (self.api_key or os.environ.get(KEY_VARIABLE, "")).strip()
         if not key:
             raise VenusError(f"no key: give api_key or set {KEY_VARIABLE}")
+        if not key.isascii() or not key.isprintable():
+            raise UsageError("the key holds characters that no API key has")
+        try:
+            httpx.URL(self.address)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise UsageError(f"{self.address[:200]!r} is no address: {error}") from error
         return {
             "base_url": self.address,
             "headers": {"Authorization": f"Bearer {key}"},
@@ -215,9 +222,11 @@ class Transport:
             headers["Content-Type"] = request.content.media_type
         elif request.content is not None:
             extra["content"] = request.content
-        return self._wire.build(
-            request.method, request.path, params=params, headers=headers, **extra
-        )
+        path = check(request.path)
+        try:
+            return self._wire.build(request.method, path, params=params, headers=headers, **extra)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise UsageError(f"{self.base_url}{path[:200]}: {error}") from error
 
 
 def blocking_transport(dial: Dial, transport: httpx.BaseTransport | None) -> Transport:

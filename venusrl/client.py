@@ -57,6 +57,7 @@ from venusrl._errors import (
     Unauthorized,
     Unavailable,
     UploadUnreadable,
+    UsageError,
     VenusError,
     WaitTimeout,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UploadUnreadable",
+    "UsageError",
     "VenusError",
     "WaitTimeout",
     "Waiting",

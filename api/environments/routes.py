@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from api.auth.caller import Developer, Viewer
-from api.bodies import read_limited
+from api.bodies import check_archive_type, read_limited
 from api.environments import service
 from api.environments.service import Ref
 from api.gateway import GatewayDep
@@ -60,6 +60,7 @@ async def upload_version(
     or `building` for a package with requirements; poll the version until it is `ready` or `failed`,
     which carries findings.
     """
+    check_archive_type(request)
     data = await read_limited(request, gateway.settings.limits.upload_bytes, "The package")
     package = await service.read_package(gateway, name, data)
     asked = [sha256(data), "draft"] if draft else sha256(data)

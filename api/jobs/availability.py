@@ -83,12 +83,6 @@ RULES: Final = (
         "Use checkpoints.keep_best with evaluation.every_steps, and GET /v1/jobs/{id}/evaluations.",
     ),
     Rule(
-        "/checkpoints/ttl_days",
-        lambda spec: spec.checkpoints.ttl_days is not None,
-        "Checkpoints that expire by age are not available yet.",
-        "Use keep_last and keep_best.",
-    ),
-    Rule(
         "/checkpoints/export",
         lambda spec: spec.checkpoints.export != ["safetensors"],
         "Checkpoints are stored in one form.",

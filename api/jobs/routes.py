@@ -13,6 +13,7 @@ from api.idempotency import IdempotencyKey, Once, run_once
 from api.jobs import service, starts, stream, views
 from api.paging import Wanted, to_page
 from api.problems import not_found
+from domain.states import JobState
 from stores import jobs
 from stores.jobs import PointsWanted
 from venusrl.models.common import Page
@@ -77,7 +78,7 @@ async def list_jobs(
     caller: Viewer,
     wanted: Wanted,
     gateway: GatewayDep,
-    state: Annotated[str | None, Query(max_length=32)] = None,
+    state: Annotated[JobState | None, Query()] = None,
 ) -> Page[Job]:
     """Jobs of the project."""
     async with gateway.database.begin() as connection:
@@ -107,6 +108,13 @@ async def patch_job(
         row = await service.patch(connection, gateway, caller, (job_id, body), if_match)
     response.headers["ETag"] = views.etag_of(row)
     return views.job_of(row)
+
+
+@router.delete("/{job_id}", status_code=204)
+async def delete_job(job_id: str, caller: Developer, gateway: GatewayDep) -> None:
+    """Delete an ended job with its trajectories, logs and checkpoints; kept and needed ones stay."""
+    async with gateway.database.begin() as connection:
+        await service.delete(connection, caller, job_id)
 
 
 async def _want(

@@ -156,6 +156,19 @@ async def patch(
     return await locked(connection, caller, job_id)
 
 
+async def delete(connection: AsyncConnection, caller: ProjectCaller, job_id: str) -> None:
+    """Hide an ended job; checkpoints that are neither kept nor needed expire. Twice is once."""
+    if await jobs.is_deleted(connection, caller.project_id, job_id):
+        return
+    row = await locked(connection, caller, job_id)
+    if JobState(row.state) not in TERMINAL:
+        raise conflict(f"The job is {row.state}; cancel it, and delete it then.", "job_active")
+    if not await jobs.has_ended(connection, caller.project_id, job_id):
+        raise conflict("The job still gives back what it held; try again soon.", "job_active")
+    await checkpoints.expire_unneeded(connection, job_id)
+    await jobs.delete(connection, caller.project_id, job_id)
+
+
 def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The spec with the changed fields in their places."""
     made = copy.deepcopy(dict(spec))

@@ -179,7 +179,7 @@ async def create_from(
     if isinstance(source, FromHub):
         ref = f"hf:{source.repo}@{source.revision}"
     else:
-        row = await checkpoints.find(connection, caller.project_id, source.checkpoint)
+        row = await checkpoints.find(connection, caller.project_id, source.checkpoint, lock=True)
         if row is None:
             raise invalid([_unknown_checkpoint(source.checkpoint)])
         if row.state != "ready":
@@ -231,7 +231,7 @@ async def _checkpoint_base(
     connection: AsyncConnection, gateway: Gateway, project_id: str, wanted: str
 ) -> BaseModelInfo | None:
     """A ready checkpoint, by the configuration among its files."""
-    row = await checkpoints.find(connection, project_id, wanted)
+    row = await checkpoints.find(connection, project_id, wanted, lock=True)
     return await _described(gateway, row, wanted)
 
 

@@ -16,6 +16,7 @@ from domain.states import End, Purpose
 from stores import rollouts
 from stores.rollouts import Filters
 from venusrl.models.common import Page
+from venusrl.models.logs import Spans
 from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory
 
 router = APIRouter(prefix="/v1", tags=["rollouts"])
@@ -23,7 +24,8 @@ router = APIRouter(prefix="/v1", tags=["rollouts"])
 GatewayDep = Annotated[Gateway, Depends(gateway_of)]
 Text = Annotated[str | None, Query(max_length=200)]
 Number = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
-Disposition = Annotated[str | None, Query(max_length=64, pattern=r"^[a-z]+(\([a-z0-9_]+\))?$")]
+DISPOSITION = r"^(pending|(trained|evaluated|dropped)(\([a-z0-9_]+\))?)$"
+Disposition = Annotated[str | None, Query(max_length=64, pattern=DISPOSITION)]
 Reward = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
@@ -138,6 +140,12 @@ async def export_rollouts(
 async def get_rollout(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> RolloutDetail:
     """One rollout with everything that happened to it."""
     return await service.detail(gateway, caller, rollout_id)
+
+
+@router.get("/rollouts/{rollout_id}/spans")
+async def get_spans(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> Spans:
+    """Where its time went: by try, placement and turn, then grading and its batch."""
+    return await service.spans(gateway, caller, rollout_id)
 
 
 @router.get("/rollouts/{rollout_id}/trajectory")

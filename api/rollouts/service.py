@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -11,11 +12,13 @@ from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
 from api.problems import Problem, not_found
 from api.rollouts.reasons import reason_of
+from api.rollouts.spans import Facts, spans_of
 from domain.errors import PayloadUnreadable
 from domain.trajectory import Trajectory as StoredTrajectory
 from infra.codec import from_msgpack
 from stores import jobs, rollouts
 from stores.rollouts import History
+from venusrl.models.logs import Spans
 from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory, Try
 
 
@@ -90,6 +93,23 @@ async def need_rollout(gateway: Gateway, caller: ProjectCaller, rollout_id: str)
     if row is None:
         raise not_found("rollout", rollout_id)
     return row
+
+
+async def spans(gateway: Gateway, caller: ProjectCaller, rollout_id: str) -> Spans:
+    """Where the rollout's time went, as far as it is known. Raises 404."""
+    async with gateway.database.begin() as connection:
+        row = await rollouts.find(connection, caller.project_id, rollout_id)
+        if row is None:
+            raise not_found("rollout", rollout_id)
+        history = await rollouts.history(connection, row)
+        boxes = await rollouts.sandboxes(connection, rollout_id)
+    stored = None
+    if row.trajectory_uri is not None:
+        # Spans are for a look: one that lacks its turns is worth more than none.
+        with suppress(PayloadUnreadable, msgspec.MsgspecError):
+            data = await gateway.blobs.read(row.trajectory_uri, row.trajectory_sha)
+            stored = await asyncio.to_thread(from_msgpack, data, StoredTrajectory)
+    return spans_of(Facts(row, history, boxes, stored))
 
 
 async def trajectory(gateway: Gateway, caller: ProjectCaller, rollout_id: str) -> Trajectory:

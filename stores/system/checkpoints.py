@@ -5,10 +5,11 @@ when its files are gone. `manifest_uri` is known from the start, so that a succe
 whether the last file, the manifest, was reached.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Integer, Row, Select, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,6 +17,7 @@ from domain.ids import AttemptId, CheckpointId, JobId, OrganizationId
 from domain.states import Purpose
 from stores import events
 from stores import tables as t
+from stores.checkpoint_uses import uses_by_others
 
 checkpoint, step_table = t.checkpoint, t.train_step
 
@@ -76,11 +78,19 @@ async def mark_ready(
     marked = await connection.execute(
         update(checkpoint)
         .where(checkpoint.c.id == row.checkpoint_id, checkpoint.c.state == "writing")
-        .values(state="ready", files=listed)
+        .values(state="ready", files=listed, **_lifetime(row))
     )
     if marked.rowcount == 1:
         body = {"checkpoint_id": row.checkpoint_id, "step": row.step, "reason": row.reason}
         await events.append(connection, row.job_id, "checkpoint.ready", body)
+
+
+def _lifetime(row: CheckpointRow) -> dict[str, object]:
+    """When it expires, as the job's spec says; null without a word of it."""
+    spec = t.job.c.spec["checkpoints"]["ttl_days"].astext
+    days = select(cast(spec, Integer)).where(t.job.c.id == row.job_id).scalar_subquery()
+    expires_at = checkpoint.c.created_at + func.make_interval(0, 0, 0, days)
+    return {"ttl_days": days, "expires_at": expires_at}
 
 
 async def note_skipped(connection: AsyncConnection, row: CheckpointRow, cause: str) -> None:
@@ -95,6 +105,15 @@ async def mark_expired(connection: AsyncConnection, checkpoint_id: CheckpointId)
     """The files are about to be deleted; written first, so that nobody starts from half of them."""
     await connection.execute(
         update(checkpoint).where(checkpoint.c.id == checkpoint_id).values(state="expired")
+    )
+
+
+async def mark_cleaned(connection: AsyncConnection, checkpoint_id: CheckpointId) -> None:
+    """The files of an expired checkpoint are gone."""
+    await connection.execute(
+        update(checkpoint)
+        .where(checkpoint.c.id == checkpoint_id, checkpoint.c.state == "expired")
+        .values(cleaned_at=func.now())
     )
 
 
@@ -140,19 +159,16 @@ def _row(row: Row[tuple[object, ...]]) -> CheckpointRow:
 
 
 async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[CheckpointId]:
-    """This job's checkpoints that an attempt which has not ended starts from, also a branch's.
+    """This job's checkpoints that others still need, or that their user keeps.
 
-    They are locked first: a restart or a branch that chose one meanwhile has committed and is seen,
-    or waits and finds what became of it.
+    Attempts that have not ended start from some, also a branch's. They are locked first: a restart
+    or a branch that chose one meanwhile has committed and is seen, or waits and finds what became of it.
     """
     owned = checkpoint.c.job_id == job_id
     locked = select(checkpoint.c.id).where(owned).order_by(checkpoint.c.id).with_for_update()
     await connection.execute(locked)
-    query = (
-        select(t.attempt.c.from_checkpoint_id)
-        .join(checkpoint, checkpoint.c.id == t.attempt.c.from_checkpoint_id)
-        .where(owned, t.attempt.c.ended_at.is_(None))
-    )
+    is_needed = or_(checkpoint.c.keep, *uses_by_others().values())
+    query = select(checkpoint.c.id).where(owned, is_needed)
     return {CheckpointId(name) for name in (await connection.execute(query)).scalars()}
 
 
@@ -202,7 +218,44 @@ async def of_project(
     connection: AsyncConnection, project_id: str, checkpoint_id: CheckpointId
 ) -> CheckpointRow | None:
     """A ready checkpoint of a job of this project."""
-    query = (
+    row = (await connection.execute(_ready_of_project(project_id, checkpoint_id))).first()
+    return None if row is None else _row(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Exportable:
+    """A ready checkpoint's files, and its bundle if it was exported before."""
+
+    job_id: JobId
+    files: tuple[CheckpointFile, ...]
+    export: Mapping[str, object] | None
+
+
+async def exportable(
+    connection: AsyncConnection, project_id: str, checkpoint_id: CheckpointId
+) -> Exportable | None:
+    """What an export reads; None when there is no such ready checkpoint."""
+    row = (await connection.execute(_ready_of_project(project_id, checkpoint_id))).first()
+    if row is None:
+        return None
+    files = tuple(CheckpointFile(f["name"], f["uri"], f["sha"], f["size"]) for f in row.files)
+    return Exportable(row.job_id, files, row.export)
+
+
+async def mark_exported(
+    connection: AsyncConnection, checkpoint_id: CheckpointId, bundle: Mapping[str, object]
+) -> bool:
+    """Name the bundle; False when the checkpoint expired meanwhile."""
+    marked = await connection.execute(
+        update(checkpoint)
+        .where(checkpoint.c.id == checkpoint_id, checkpoint.c.state == "ready")
+        .values(export=dict(bundle))
+    )
+    return marked.rowcount == 1
+
+
+def _ready_of_project(project_id: str, checkpoint_id: CheckpointId) -> Select[Any]:
+    return (
         select(checkpoint)
         .join(t.job, t.job.c.id == checkpoint.c.job_id)
         .where(
@@ -211,5 +264,3 @@ async def of_project(
             t.job.c.project_id == project_id,
         )
     )
-    row = (await connection.execute(query)).first()
-    return None if row is None else _row(row)

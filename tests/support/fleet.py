@@ -1,7 +1,7 @@
 """A node agent without a leader: real sandboxes, environment processes, journal and data port."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +18,18 @@ from sandboxes.node.registry import TryKey
 from sandboxes.node.slots import Slots
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blob, Blobs
+from stores.system.outputs import Output
 from tests.support.waiting import eventually
+from venusrl.env.host.connection import LogSink
 from venusrl.env.host.ports import EnvironmentProcess
-from venusrl.env.host.process import start_environment
+from venusrl.env.host.process import discard_log, start_environment
 from venusrl.env.messages import Json, Message, ToolCall
 from venusrl.env.wire import message_to_json
 from workers.fleet.data_server import DataServer
-from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool
+from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool, Start
 from workers.fleet.forks import Forker
 from workers.fleet.holdings import FleetTry, Holdings
+from workers.fleet.output import OutputBook
 from workers.fleet.packages import Package, Packages
 from workers.fleet.turns import TurnServer
 from workers.rollout.agent_client import AgentClient
@@ -40,10 +43,18 @@ T = TypeVar("T")
 
 
 async def start_process(
-    key: EnvironmentKey, package: Package, config: Mapping[str, Json]
+    key: EnvironmentKey,
+    package: Package,
+    config: Mapping[str, Json],
+    log: LogSink = discard_log,
 ) -> EnvironmentProcess:
     """Start an environment's process of a job that gives it nothing."""
-    return await start_environment(package.folder, package.manifest, config)
+    return await start_environment(package.folder, package.manifest, config, log)
+
+
+def starting(sink: Callable[[AttemptId], LogSink]) -> Start:
+    """The same; what it prints goes to its attempt's sink."""
+    return lambda key, package, config: start_process(key, package, config, sink(key.attempt_id))
 
 
 def member(index: int = 0, group: GroupId = GROUP) -> RolloutId:
@@ -98,6 +109,7 @@ class Node:
     package: Blob
     blobs: Blobs
     sent: list[Any] = field(default_factory=list)
+    printed: list[Output] = field(default_factory=list)
     client: AgentClient = field(init=False)
     address: str = ""
 
@@ -174,9 +186,11 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
     blobs = Blobs((folder / "objects").as_uri())
     blob = await blobs.create("package.tar.gz", pack(package))
     runtime = ProcessRuntime(folder / "guest")
-    environments = EnvironmentPool(start_process, clock)
+    printed: list[Output] = []
+    output = OutputBook(blobs, clock, printed.append)
+    environments = EnvironmentPool(starting(output.sink), clock)
     sent: list[Any] = []
-    holdings = Holdings(NODE, 1, runtime, Slots(capacity, 1), sent.append)
+    holdings = Holdings(NODE, 1, runtime, Slots(capacity, 1), sent.append, output=output)
     packages = Packages(blobs, folder / "packages")
     turns = TurnServer(holdings, environments, clock)
     server = DataServer(turns, DATA_KEY)
@@ -189,6 +203,7 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
         package=blob,
         blobs=blobs,
         sent=sent,
+        printed=printed,
     )
     node.address = await server.open()
     node.client = node.dial()
@@ -200,5 +215,6 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
         await server.close()
         await holdings.close()
         await environments.close()
+        await output.close()
         assert runtime.keys() == ()
         await runtime.close()

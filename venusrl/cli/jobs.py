@@ -10,13 +10,16 @@ import typer
 from venusrl.cli.output import (
     EXIT_REFUSED,
     AsJson,
+    Component,
     Limit,
+    Lines,
     connected,
     fail,
     write_fields,
     write_json,
     write_json_line,
     write_line,
+    write_log,
     write_table,
 )
 
@@ -208,6 +211,26 @@ def events(
 
 
 @app.command()
+def logs(
+    job_id: str,
+    component: Component = None,
+    rollout: Annotated[str | None, typer.Option(help="Lines of one rollout.")] = None,
+    after: Annotated[str | None, typer.Option(help="Only lines behind this id.")] = None,
+    limit: Lines = 10_000,
+    as_json: AsJson = False,
+) -> None:
+    """What environments and graders printed, by the end of the try. --json: lines, one a record."""
+    with connected(as_json) as client:
+        source = client.jobs.logs(
+            job_id,
+            component=component,  # type: ignore[arg-type]  # the server knows which there are
+            rollout=rollout,
+            after=after,
+        )
+        write_log(islice(source, limit), as_json)
+
+
+@app.command()
 def metrics(
     job_id: str,
     names: Names = "",
@@ -239,6 +262,38 @@ def ledger(job_id: str, as_json: AsJson = False) -> None:
     ]
     rows.append(("all", "", "", "", book.rollouts))
     write_table(("purpose", "end", "verdict", "disposition", "rollouts"), rows)
+
+
+@app.command()
+def bill(job_id: str, as_json: AsJson = False) -> None:
+    """Where its engine-, trainer- and sandbox-seconds went, with the share of each line."""
+    with connected(as_json) as client:
+        found = client.jobs.bill(job_id)
+    if as_json:
+        write_json(found)
+        return
+    rows: list[tuple[object, ...]] = []
+    for resource, wall_s in found.wall_s.items():
+        for line in found.lines:
+            if line.resource == resource and (line.seconds or line.rollouts):
+                share = line.seconds / wall_s if wall_s else 0.0
+                seconds = f"{line.seconds:.1f}"
+                rows.append((resource, line.bucket, seconds, f"{share:.1%}", line.rollouts))
+        rows.append((resource, "all", f"{wall_s:.1f}", "100.0%" if wall_s else "-", ""))
+    write_table(("resource", "bucket", "seconds", "share", "rollouts"), rows)
+    if not found.is_final:
+        write_line("not final: an attempt still runs, or is being settled")
+
+
+@app.command()
+def delete(job_id: str, as_json: AsJson = False) -> None:
+    """Delete an ended job with its trajectories, logs and checkpoints; kept ones stay."""
+    with connected(as_json) as client:
+        client.jobs.delete(job_id)
+    if as_json:
+        write_json({"deleted": job_id})
+    else:
+        write_line(f"{job_id} deleted")
 
 
 def _document(spec: Path, seed: int | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from venusrl.client import Client
+    from venusrl.models.logs import LogLine
 
 KEY_VARIABLE: Final = "VENUS_API_KEY"
 
@@ -32,6 +33,9 @@ INTERRUPTED: Final = 130
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Longest list to print.")]
 
+Lines = Annotated[int, typer.Option(min=1, max=1_000_000, help="Most lines to print.")]
+Component = Annotated[str | None, typer.Option(help="environment or grader.")]
+
 
 @contextmanager
 def connected(as_json: bool = False, is_lasting: bool = False) -> Iterator["Client"]:
@@ -47,6 +51,7 @@ def connected(as_json: bool = False, is_lasting: bool = False) -> Iterator["Clie
         Patience,
         SpecUnreadable,
         Unavailable,
+        UsageError,
         VenusError,
     )
 
@@ -55,7 +60,7 @@ def connected(as_json: bool = False, is_lasting: bool = False) -> Iterator["Clie
             yield client
     except Unavailable as error:
         fail(f"cannot reach the API: {error}", EXIT_UNREACHABLE, as_json)
-    except SpecUnreadable as error:
+    except (SpecUnreadable, UsageError) as error:
         fail(str(error), EXIT_USAGE, as_json)
     except ApiError as error:
         findings = [finding.model_dump(mode="json") for finding in error.errors]
@@ -109,6 +114,28 @@ def write_line(text: str) -> None:
     """A line of text."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def write_log(lines: "Iterable[LogLine]", as_json: bool) -> None:
+    """Lines as they come: records with --json, else text behind the time and who printed it."""
+    for line in lines:
+        if as_json:
+            write_json_line(line)
+            continue
+        who = line.rollout_id or "-"
+        tried = "" if line.try_number is None else f"/{line.try_number}"
+        if line.lost_before:
+            write_line(
+                f"{line.at:%H:%M:%S} {line.component} {who}{tried} [{line.lost_before} lines lost]"
+            )
+        write_line(f"{line.at:%H:%M:%S} {line.component} {who}{tried} {printable(line.text)}")
+
+
+def printable(text: str) -> str:
+    """Text of strangers without what steers a terminal."""
+    return "".join(
+        char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
 
 
 def is_terminal() -> bool:

@@ -9,11 +9,14 @@ import typer
 
 from venusrl.cli.output import (
     AsJson,
+    Component,
     Limit,
+    Lines,
     connected,
     write_fields,
     write_json,
     write_line,
+    write_log,
     write_table,
 )
 from venusrl.models.rollouts import RolloutDetail
@@ -114,6 +117,34 @@ def show(rollout_id: str, as_json: AsJson = False) -> None:
         ]
         columns = ("placement", "try", "host", "placed at", "engine s", "tool wait s")
         write_table(columns, hops)
+
+
+@app.command()
+def logs(
+    rollout_id: str, component: Component = None, limit: Lines = 10_000, as_json: AsJson = False
+) -> None:
+    """What its environment printed in each try, failed ones too, and its graders."""
+    with connected(as_json) as client:
+        source = client.rollouts.logs(rollout_id, component=component)  # type: ignore[arg-type]
+        write_log(islice(source, limit), as_json)
+
+
+@app.command()
+def spans(rollout_id: str, as_json: AsJson = False) -> None:
+    """Where its time went: by try, placement and turn, then grading and its batch."""
+    with connected(as_json) as client:
+        found = client.rollouts.spans(rollout_id)
+    if as_json:
+        write_json(found)
+        return
+    rows = [
+        (one.name, one.try_number, one.hop, one.turn, one.host_id, one.started_at,
+         None if one.seconds is None else f"{one.seconds:.3f}")
+        for one in found.spans
+    ]  # fmt: skip
+    write_table(("span", "try", "placement", "turn", "host", "from", "seconds"), rows)
+    for line in found.not_measured:
+        write_line(f"note: {line}")
 
 
 def _fields_of(one: RolloutDetail) -> dict[str, object]:

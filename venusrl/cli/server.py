@@ -29,11 +29,15 @@ def up(
     ready_file: Annotated[
         Path | None, typer.Option(help="Written once everything is ready.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON record once ready: url, key_file, pids.")
+    ] = False,
 ) -> None:
     """Start the whole platform here, in the foreground, until Ctrl-C."""
     arguments: list[str] = []
     for name, value in (("--home", home), ("--port", port), ("--ready-file", ready_file)):
         arguments += [] if value is None else [name, str(value)]
+    arguments += ["--json"] if as_json else []
     raise typer.Exit(_main_of("supervisor.up")(arguments))
 
 

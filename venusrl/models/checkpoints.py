@@ -16,6 +16,15 @@ class File(Answer):
     sha256: str
 
 
+class Bundle(Answer):
+    """One file with weights and model description, for use elsewhere."""
+
+    format: str
+    name: str
+    size: int
+    sha256: str
+
+
 class Checkpoint(Answer):
     """A checkpoint that was read back whole before it became `ready`.
 
@@ -30,8 +39,28 @@ class Checkpoint(Answer):
     reason: str
     weights_sha: str
     score: float | None = None
+    keep: bool = False
+    """A kept checkpoint goes only when its user deletes it."""
+    ttl_days: int | None = None
+    """Days after its creation at which it expires, unless it is kept or something needs it."""
+    expires_at: datetime | None = None
+    export: Bundle | None = None
     files: list[File] = Field(default_factory=list)
     created_at: datetime
+
+
+class CheckpointPatch(Wire):
+    """Body of PATCH /v1/checkpoints/{id}; what is missing stays."""
+
+    keep: bool | None = None
+    ttl_days: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Null: it does not expire by age."""
+
+
+class ExportRequest(Wire):
+    """Body of POST /v1/checkpoints/{id}/export."""
+
+    format: Literal["safetensors", "peft"] = "safetensors"
 
 
 class AskedCall(Wire):

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from venusrl.models._base import Wire
+from venusrl.models._base import NAME, TEXT, Wire
 
 MAX_STEPS_MAX: Final = 9_999
 """Steps of one job: evaluations number their groups by step with four digits."""
@@ -12,8 +12,8 @@ MAX_STEPS_MAX: Final = 9_999
 Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-LabelValue = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=NAME)]
+LabelValue = Annotated[str, Field(max_length=200, pattern=TEXT)]
 Labels = Annotated[dict[Name, LabelValue], Field(max_length=32)]
 Split = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 EnvironmentRef = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}(@[0-9]{1,9})?$")]

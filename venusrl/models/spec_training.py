@@ -114,8 +114,8 @@ class Checkpoints(SpecPart):
     """How many of the newest stay."""
     keep_best: Annotated[int, Field(ge=0, le=1000)] = 1
     """How many with the best evaluation stay besides; only steps that were evaluated count."""
-    ttl_days: PositiveInt | None = None
-    """Days after which a checkpoint expires; null: never."""
+    ttl_days: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Days after which a checkpoint expires, unless it is kept or needed; null: never."""
     export: Annotated[list[ExportForm], Field(max_length=2)] = Field(
         default_factory=lambda: [*DEFAULT_EXPORT]
     )

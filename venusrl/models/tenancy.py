@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from venusrl.models._base import Answer, Wire
+from venusrl.models._base import NAME, Answer, Wire
 from venusrl.models.common import Id
 
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=NAME)]
 Role = Literal["viewer", "developer", "admin", "owner"]
 
 

@@ -15,6 +15,8 @@ from domain.errors import StoreUnavailable
 from infra import failpoints
 from infra.logging import configure, get_logger
 from infra.names import (
+    CLEAN_JOB,
+    EXPORT_CHECKPOINT,
     GENERATE,
     IMPORT_MODEL,
     PREPARE_JOB,
@@ -36,6 +38,8 @@ HANDLERS: Final[Mapping[str, str]] = {
     PREPARE_JOB: "workers.chores.jobs:prepare",
     IMPORT_MODEL: "workers.chores.models:import_model",
     VALIDATE_DATASET: "workers.chores.datasets:validate",
+    EXPORT_CHECKPOINT: "workers.chores.exports:export",
+    CLEAN_JOB: "workers.chores.clean:clean",
 }
 """Kind of operation to `module:function`; imported when needed, torch is in some of them."""
 

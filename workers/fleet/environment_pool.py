@@ -30,9 +30,6 @@ RESPAWN_PAUSE_MAX_S: Final = 10.0
 DEATHS_MAX: Final = 20
 """Deaths in a row without one successful call: more starts would only burn the node's processors."""
 
-Start = Callable[["EnvironmentKey", Package, Mapping[str, Json]], Awaitable[EnvironmentProcess]]
-"""Starts one process; raises EnvironmentFault."""
-
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentKey:
@@ -41,6 +38,10 @@ class EnvironmentKey:
     attempt_id: AttemptId
     version_id: str
     config_json: str
+
+
+Start = Callable[[EnvironmentKey, Package, Mapping[str, Json]], Awaitable[EnvironmentProcess]]
+"""Starts one process; raises EnvironmentFault."""
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class EnvironmentPool:
         if entry.start is None or _has_ended(entry.start):
             if entry.start is not None:
                 self._count_death(key, entry)
-            entry.start = asyncio.create_task(self._started(key, entry, package, config))
+            entry.start = asyncio.create_task(self._started(key, package, config))
         try:
             return await shared(entry.start)
         except WorkCancelled:
@@ -111,8 +112,9 @@ class EnvironmentPool:
                 await start.result().stop()
 
     async def _started(
-        self, key: EnvironmentKey, entry: _Entry, package: Package, config: Mapping[str, Json]
+        self, key: EnvironmentKey, package: Package, config: Mapping[str, Json]
     ) -> EnvironmentProcess:
+        entry = self._entries[key]
         if entry.deaths > DEATHS_MAX:
             raise EnvironmentCrashed(
                 "process_exited", f"poison: died {entry.deaths} times in a row"

@@ -39,6 +39,7 @@ from workers.fleet import seams
 from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool
 from workers.fleet.grading_sandboxes import GradingSandboxes, NoGradingRoom
 from workers.fleet.job_spec import GradingSpec, read_spec
+from workers.fleet.output import Outputs, Unkept
 from workers.fleet.packages import Package, PackageRef, Packages
 from workers.fleet.verdicts import Decision, Subject, decide, is_gradable
 
@@ -89,6 +90,7 @@ class Grader:
     sandboxes: GradingSandboxes
     notify: Callable[[object], None]
     clock: Clock
+    output: Outputs = field(default_factory=Unkept)
     _running: dict[GroupId, tuple[int, "asyncio.Task[None]"]] = field(default_factory=dict)
     _room: Room = field(default_factory=lambda: Room(GRADINGS_MAX))
     _splits: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -244,10 +246,13 @@ class Grader:
         key = EnvironmentKey(group.attempt_id, group.environment_version_id, config_json)
         process = await self.environments.get(key, package, spec.config)
         seed = _seed(spec.seed, group)
-        if not package.manifest.grading_sandbox:
-            grades = list(await process.grade(rollouts, seed, None))
-        else:
-            grades = await self._grades_in_waves(group, package, process, rollouts)
+        try:
+            if not package.manifest.grading_sandbox:
+                grades = list(await process.grade(rollouts, seed, None))
+            else:
+                grades = await self._grades_in_waves(group, package, process, rollouts)
+        finally:
+            self.output.graded(group.attempt_id, [one.id for one in rollouts])
         self.environments.succeeded(key)
         return {grade.rollout: grade for grade in grades}
 

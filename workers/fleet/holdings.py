@@ -22,6 +22,7 @@ from venusrl.env.host.judges import JudgeUses
 from venusrl.env.host.ports import EnvironmentFault, EnvironmentProcess, InstanceKey
 from venusrl.env.messages import Json, Task
 from workers.fleet.environment_pool import EnvironmentKey
+from workers.fleet.output import Outputs, Unkept
 from workers.fleet.packages import Package, PackageRef
 from workers.fleet.rooms import Rooms, Unwatched, agent_room
 
@@ -66,6 +67,7 @@ class Holdings:
     slots: Slots
     notify: Callable[[object], None]
     rooms: Rooms = field(default_factory=Unwatched)
+    output: Outputs = field(default_factory=Unkept)
     registry: Registry[FleetTry] = field(default_factory=Registry)
     broken: "asyncio.Future[None]" = field(init=False)
     """Fails when background work meets a defect: the process must end, not go on half dead."""
@@ -142,12 +144,14 @@ class Holdings:
     async def close_instance(self, held: FleetTry) -> None:
         """Forget its environment instance."""
         process, held.process = held.process, None
-        if process is None or process.fault is not None:
-            return
         try:
-            await process.close(held.instance)
+            if process is not None and process.fault is None:
+                await process.close(held.instance)
         except EnvironmentFault as fault:
             get_logger().info("instance.not_closed", cause=str(fault))
+        key, failed = held.key, held.failure is not None
+        attempt_id = held.origin.environment.attempt_id
+        self.output.ended(attempt_id, key.rollout_id, key.try_, failed=failed)
 
     async def free_sandbox(self, held: FleetTry) -> None:
         """Destroy its sandbox and give its slot back."""

@@ -35,6 +35,7 @@ from workers.fleet.forks import Forker
 from workers.fleet.grading import Grader
 from workers.fleet.grading_sandboxes import GradingSandboxes
 from workers.fleet.holdings import Holdings
+from workers.fleet.output import OutputBook, OutputWriter
 from workers.fleet.ownership import PostgresOwnership
 from workers.fleet.packages import Packages
 from workers.fleet.rooms import RoomWriter, WatchedRooms
@@ -59,6 +60,7 @@ class NodeAgent:
     grader: Grader
     environments: EnvironmentPool
     starter: EnvironmentStarter
+    output: OutputBook
     capacity: int
     data_key: str
     data_address: str = ""
@@ -83,6 +85,7 @@ class NodeAgent:
         await self.holdings.release_attempt(frame.attempt_id)
         await self.environments.stop_attempt(frame.attempt_id)
         await self.starter.release(frame.attempt_id)
+        self.output.released(frame.attempt_id)
 
     def snapshot(self) -> HostSnapshot:
         """All that is held. Failures are told again right after it: their frames may be lost."""
@@ -107,6 +110,7 @@ class NodeAgent:
             "sandboxes": float(len(self.holdings.runtime.keys())),
             "environment_restarts": float(self.environments.restarts),
             "environment_lag_s": self.environments.lag_s,
+            "outputs_lost": float(self.output.lost),
         }
 
     def held(self) -> tuple[list[TryKey], tuple[AttemptId, ...]]:
@@ -134,8 +138,6 @@ async def serve(context: HostContext) -> None:
     capacity = settings.limits.sandboxes
     slots = Slots(capacity, GRADING_RESERVE)
     packages = Packages(blobs, settings.home / "packages")
-    starter = EnvironmentStarter(settings, database, clock)
-    environments = EnvironmentPool(starter.start, clock)
     link = LeaderLink(
         context.host_id,
         context.epoch,
@@ -148,7 +150,11 @@ async def serve(context: HostContext) -> None:
     fence = HostFence(context.host_id, context.epoch)
     outbox = Outbox(database, fence, clock, RoomWriter(clock, fence).write)
     rooms = WatchedRooms(clock, outbox.put)
-    holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send, rooms)
+    printed = Outbox(database, fence, clock, OutputWriter(fence).write)
+    output = OutputBook(blobs, clock, printed.put)
+    starter = EnvironmentStarter(settings, database, clock, output.sink)
+    environments = EnvironmentPool(starter.start, clock)
+    holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send, rooms, output)
     grader = Grader(
         database=database,
         fence=fence,
@@ -158,6 +164,7 @@ async def serve(context: HostContext) -> None:
         sandboxes=GradingSandboxes(runtime, slots, rooms),
         notify=link.send,
         clock=clock,
+        output=output,
     )
     agent = NodeAgent(
         context=context,
@@ -166,6 +173,7 @@ async def serve(context: HostContext) -> None:
         grader=grader,
         environments=environments,
         starter=starter,
+        output=output,
         capacity=capacity,
         data_key=secrets.token_hex(DATA_KEY_BYTES),
     )
@@ -174,7 +182,9 @@ async def serve(context: HostContext) -> None:
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
     try:
-        await _until_over(context, holdings, [link.run(), reaper.run(), outbox.run()])
+        await _until_over(
+            context, holdings, [link.run(), reaper.run(), outbox.run(), printed.run()]
+        )
     finally:
         await server.close()
         await grader.close()
@@ -182,6 +192,8 @@ async def serve(context: HostContext) -> None:
         await outbox.flush()
         await environments.close()
         await starter.close()
+        await output.close()
+        await printed.flush()
         await runtime.close()
         await database.close()
 

@@ -4,7 +4,7 @@ Values are opened here, go over the process's pipe and into the judges' requests
 while an attempt has processes here, the log of this agent strikes them out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,8 +17,9 @@ from infra.settings import Settings
 from stores.system import secrets as store
 from stores.system.secrets import JobGrants
 from stores.unit_of_work import Database
+from venusrl.env.host.connection import LogSink
 from venusrl.env.host.ports import EnvironmentCrashed, EnvironmentProcess
-from venusrl.env.host.process import start_environment
+from venusrl.env.host.process import discard_log, start_environment
 from venusrl.env.messages import Json
 from venusrl.env.redaction import Redactor
 from workers.fleet.environment_pool import EnvironmentKey
@@ -50,6 +51,8 @@ class EnvironmentStarter:
     settings: Settings
     database: Database
     clock: Clock
+    sink: Callable[[AttemptId], LogSink] = lambda _: discard_log
+    """Where what an attempt's processes print goes."""
     _attempts: dict[AttemptId, _Attempt] = field(default_factory=dict)
 
     async def start(
@@ -65,6 +68,7 @@ class EnvironmentStarter:
             package.folder,
             package.manifest,
             config,
+            self.sink(key.attempt_id),
             judges=attempt.judges,
             dependencies=package.dependencies,
             secrets=secrets,

@@ -1,8 +1,8 @@
 """What a trainer deletes: surplus checkpoints, and weights files that nobody can need again.
 
 Kept in any case: the two newest checkpoints that were read back whole (recovery falls back from the
-newest to the one before), the best ones by evaluation, every checkpoint that a running attempt starts
-from, also a branch's, weights of steps that
+newest to the one before), the best ones by evaluation, every checkpoint that its user keeps or that
+something else needs (`stores.checkpoint_uses`), weights of steps that
 the second-newest checkpoint does not cover, and weights that an unfinished evaluation is pinned to.
 Group payloads stay: recorded steps can be re-applied from the start for as long as their job exists.
 """
@@ -46,6 +46,9 @@ class Retention:
                 await store.mark_expired(connection, row.checkpoint_id)
         for row in surplus:
             await delete_files(self.blobs, row.manifest_uri)
+        async with self.database.begin(self.fence) as connection:
+            for row in surplus:
+                await store.mark_cleaned(connection, row.checkpoint_id)
 
     async def delete_covered_weights(self, origin: AttemptOrigin) -> None:
         """Delete published weights of steps before the second-newest ready checkpoint."""

@@ -62,17 +62,19 @@ class Filled:
         return id
 
 
-def stored(world: World, rollout: str) -> str:
+def stored(
+    world: World, rollout: str, *, try_: int = 1, generate_s: float = 0.1, tool_s: float = 0.0
+) -> str:
     """Give the rollout a trajectory; where it lies."""
     trajectory = Trajectory(
         rollout_id=RolloutId(rollout),
         group_id=GroupId("grp_x"),
         task_id=TaskId("t"),
-        try_=1,
+        try_=try_,
         hop=2,
         end="done",
         segments=(Segment((1, 2, 3), (0, 1, 1), (0.0, -0.5, -0.25), (-1, 0, 1)),),
-        turns=(TurnSpan(0, 0, 3, 3, 0, "stop", 0.1, 0.0),),
+        turns=(TurnSpan(0, 0, 3, 3, 0, "stop", generate_s, tool_s),),
         messages=({"role": "user", "content": "1+1"},),
         metrics={"calls": 1.0},
     )

@@ -45,6 +45,9 @@ PARTS: tuple[tuple[str | None, int, bytes], ...] = (
     ("bytes=4-", 206, b"456789"),
     ("bytes=-3", 206, b"789"),
     ("bytes=8-100", 206, b"89"),
+    (f"bytes=8-{'9' * 30}", 206, b"89"),
+    (f"bytes={'0' * 30}4-", 206, b"456789"),
+    (f"bytes=-{'9' * 30}", 206, CONTENT),
     ("bytes=0-1,4-5", 200, CONTENT),
     ("lines=0-1", 200, CONTENT),
     ("bytes=-", 200, CONTENT),
@@ -67,7 +70,8 @@ def test_a_download_gives_the_asked_part(tenant: Tenant) -> None:
 def test_a_part_beyond_the_file_is_refused(tenant: Tenant) -> None:
     path = f"/v1/checkpoints/{tenant.checkpoint(tenant.ended())}/files/model.bin"
     with tenant.http() as http:
-        for asked in ("bytes=10-", "bytes=5-4", "bytes=-0"):
+        beyond = f"bytes={'9' * 30}-"
+        for asked in ("bytes=10-", "bytes=5-4", "bytes=-0", beyond, f"{beyond}{'9' * 40}"):
             answer = http.get(path, headers={"Range": asked})
             assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
 

@@ -50,6 +50,6 @@ def test_an_example_is_accepted(
         names["job_id"] = job["id"]
         tenant.checkpoint(job)
     with world.http(keys.get(path, tenant.key)) as http:
-        params = {"wait": 0} if path.endswith("/generate") else {}
+        params = {"wait": 0} if path.endswith(("/generate", "/export")) else {}
         answer = http.request(method, path.format(**names), json=body, params=params)
     assert answer.is_success, f"{summary}: {answer.text}"

@@ -141,3 +141,50 @@ def test_nothing_is_half_created_by_a_refused_job(world: World, tenant: Tenant) 
         check_problem(http.post("/v1/jobs", json={**SPEC, "seed": -1}), 422, "invalid")
     for table in (t.job, t.attempt, t.job_event, t.operation):
         assert world.rows(table) == []
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t", "a\u202eb", "a\u200bb", "\u2066a", "a\x85"])
+def test_a_name_that_is_blank_or_hides_text_is_refused_with_a_pointer(
+    tenant: Tenant, name: str
+) -> None:
+    tenant.environment()
+    job = tenant.job()
+    with tenant.http() as http:
+        for method, path, body in (
+            ("POST", "/v1/jobs", {**SPEC, "name": name}),
+            ("PATCH", f"/v1/jobs/{job['id']}", {"name": name}),
+            ("POST", "/v1/environments", {"name": name}),
+            ("POST", "/v1/datasets", {"name": name}),
+        ):
+            document = check_problem(http.request(method, path, json=body), 422, "invalid")
+            assert document["errors"][0]["pointer"] == "/name", (method, path)
+        assert http.post("/v1/jobs", json={**SPEC, "name": "نام نیکو ✓"}).status_code == 201
+
+
+def test_an_unknown_value_of_a_filter_names_the_known_ones(tenant: Tenant) -> None:
+    job = tenant.job()["id"]
+    with tenant.http() as http:
+        for path, known in (
+            ("/v1/jobs?state=runing", "running"),
+            ("/v1/checkpoints?state=x", "ready"),
+            (f"/v1/jobs/{job}/rollouts?disposition=lost", "dropped"),
+            (f"/v1/jobs/{job}/groups?purpose=x", "evaluation"),
+            (f"/v1/jobs/{job}/logs?component=x", "grader"),
+        ):
+            document = check_problem(http.get(path), 422, "invalid")
+            assert known in document["errors"][0]["message"], path
+        assert http.get("/v1/jobs", params={"state": "validating"}).json()["data"]
+
+
+def test_an_upload_that_says_it_is_no_archive_is_refused(tenant: Tenant) -> None:
+    path = "/v1/environments/calc/versions"
+    with tenant.http() as http:
+        for given in ("text/html", "application/json", "application/x-www-form-urlencoded"):
+            answer = http.post(path, content=b"x", headers={"Content-Type": given})
+            check_problem(answer, 415, "unsupported_media_type")
+        for given in ("application/gzip", "Application/X-Tar; a=b", "application/octet-stream"):
+            answer = http.post(path, content=b"x", headers={"Content-Type": given})
+            check_problem(answer, 422, "invalid")
+        check_problem(http.post(path, content=b"x"), 422, "invalid")
+        datasets = http.post("/v1/datasets/sums/versions", content=b"{}")
+        check_problem(datasets, 415, "unsupported_media_type")

@@ -38,6 +38,12 @@ def test_pool_children_keep_every_host_and_a_spare() -> None:
     [
         ("VENUS_PROFILE", "tiny"),
         ("VENUS_API_PORT", "eighty"),
+        ("VENUS_API_PORT", "65536"),
+        ("VENUS_POOL_ENGINES", "-1"),
+        ("VENUS_SANDBOXES", "0"),
+        ("VENUS_SCHEDULERS", "0"),
+        ("VENUS_LEASE_TTL_S", "-3"),
+        ("VENUS_RECONCILE_S", "nan"),
         ("VENUS_LEASE_TTL_S", "soon"),
         ("VENUS_CHECK_INVARIANTS", "perhaps"),
     ],

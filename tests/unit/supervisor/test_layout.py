@@ -47,3 +47,12 @@ def test_data_of_an_unreachable_home_moves_and_no_mode_changes(
 
 def test_data_stays_under_a_reachable_home(tmp_path: Path) -> None:
     assert Layout(tmp_path).reachable("postgres", MYSELF) == tmp_path / "postgres"
+
+
+def test_logs_and_objects_are_ours_alone_also_where_they_were_not(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "home")
+    layout.objects.mkdir(parents=True, mode=0o755)
+    layout.make()
+    assert [folder.stat().st_mode & 0o777 for folder in (layout.logs, layout.objects)] == [
+        0o700
+    ] * 2

@@ -7,6 +7,7 @@ that this side makes are numbered here and resolved by the other side's `result`
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import BinaryIO, Final
 
@@ -30,6 +31,20 @@ class Channel:
         self._decoder = FrameDecoder()
         self._pending: dict[int, asyncio.Future[Record]] = {}
         self._next_id = 0
+        self._thread = threading.get_ident()
+
+    def try_send(self, frame: Record) -> bool:
+        """Write one frame at once; False where that would overtake others or wait for the reader.
+
+        So a line that user code prints is out of this process before its next statement runs.
+        """
+        transport = self._writer.transport
+        if threading.get_ident() != self._thread or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size() > 0:
+            return False
+        self._writer.write(encode_frame(frame))
+        return True
 
     async def send(self, frame: Record) -> None:
         """Write one frame and wait while the other side is slow."""

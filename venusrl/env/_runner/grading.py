@@ -260,7 +260,7 @@ async def _child(
 ) -> None:
     reader, writer = await asyncio.open_connection(sock=end)
     channel = Channel(reader, writer)
-    log = LogStream(lambda: None)
+    log = LogStream(lambda: None, channel.try_send)
     sys.stdout = sys.stderr = log
 
     async def run(number: int, job: Job) -> None:

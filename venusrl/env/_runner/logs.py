@@ -14,7 +14,7 @@ from typing import Final
 
 from venusrl.env._runner.hidden import longest, strike
 from venusrl.env.messages import Json
-from venusrl.env.wire import clean_text
+from venusrl.env.wire import Record, clean_text
 
 LINE_CHARS_MAX: Final = 8192
 """Longer lines are cut into several entries, so that one print cannot make a huge frame."""
@@ -27,11 +27,14 @@ current_instance: ContextVar[str] = ContextVar("current_instance", default="")
 
 
 class LogStream(io.TextIOBase):
-    """Stands in for sys.stdout and sys.stderr; lines wait here until the sender takes them."""
+    """Stands in for sys.stdout and sys.stderr; lines that cannot go at once wait for the sender."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, wake: Callable[[], None], send_now: Callable[[Record], bool] = lambda _: False
+    ) -> None:
         super().__init__()
         self._wake = wake
+        self._send_now = send_now
         self._open: dict[str, str] = {}
         self._entries: deque[tuple[str, str]] = deque()
         self._dropped = 0
@@ -59,14 +62,11 @@ class LogStream(io.TextIOBase):
 
     def take(self) -> list[dict[str, Json]]:
         """The waiting entries as frames, and how many were lost before them."""
-        frames: list[dict[str, Json]] = [
-            {"t": "log", "instance": instance, "text": clean_text(text)}
-            for instance, text in self._entries
-        ]
+        frames = [_frame(instance, text) for instance, text in self._entries]
         self._entries.clear()
         if self._dropped:
             text = f"[{self._dropped} lines lost]"
-            frames.append({"t": "log", "instance": "", "text": text})
+            frames.append(_frame("", text))
             self._dropped = 0
         return frames
 
@@ -78,8 +78,15 @@ class LogStream(io.TextIOBase):
 
     def _add(self, instance: str, line: str) -> None:
         for start in range(0, max(len(line), 1), LINE_CHARS_MAX):
+            part = line[start : start + LINE_CHARS_MAX]
+            if not self._entries and self._send_now(_frame(instance, part)):
+                continue
             if len(self._entries) >= ENTRIES_WAITING_MAX:
                 self._dropped += 1
                 continue
-            self._entries.append((instance, line[start : start + LINE_CHARS_MAX]))
+            self._entries.append((instance, part))
         self._wake()
+
+
+def _frame(instance: str, text: str) -> dict[str, Json]:
+    return {"t": "log", "instance": instance, "text": clean_text(text)}

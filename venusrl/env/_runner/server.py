@@ -52,7 +52,8 @@ class Server:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._log_waiting = asyncio.Event()
-        self.log = LogStream(self._log_waiting.set)
+        self._log_sending = asyncio.Lock()
+        self.log = LogStream(self._log_waiting.set, channel.try_send)
         self._running: dict[int, asyncio.Task[None]] = {}
         self._class: type[Environment] | None = None
         self._config: Record = {}
@@ -91,6 +92,7 @@ class Server:
             result["error"] = {"cause": "bad_frame", "detail": str(error)}
         except asyncio.CancelledError:
             result["error"] = {"cause": "call_timeout", "detail": "cancelled"}
+        await self._send_waiting_logs()
         try:
             await self._channel.send(result)
         except BadRecord as error:
@@ -193,5 +195,10 @@ class Server:
         while True:
             await self._log_waiting.wait()
             self._log_waiting.clear()
+            await self._send_waiting_logs()
+
+    async def _send_waiting_logs(self) -> None:
+        """Also before each answer: what a call printed arrives before the call is over."""
+        async with self._log_sending:
             for frame in self.log.take():
                 await self._channel.send(frame)

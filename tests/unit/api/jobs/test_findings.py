@@ -34,7 +34,6 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
     "/algorithm/task_sampling": {"algorithm": {"task_sampling": "learning_yield"}},
     "/evaluation/environments": {"evaluation": {"environments": [{"ref": "calc"}]}},
     "/evaluation/select_best": {"evaluation": {"select_best": "score"}},
-    "/checkpoints/ttl_days": {"checkpoints": {"ttl_days": 30}},
     "/checkpoints/export": {"checkpoints": {"export": ["peft"]}},
     "/resources/trainer_gpus": {"resources": {"trainer_gpus": 2}},
     "/resources/tensor_parallel": {"resources": {"tensor_parallel": 2}},

@@ -257,7 +257,7 @@ def test_checkpoints_and_generate_print_what_a_person_looks_for(
     listed, _ = run(monkeypatch, routes, "checkpoints", "list", "job_1")
     asked, _ = run(monkeypatch, routes, "checkpoints", "generate", "ckpt_1", "12+07+30")
     assert listed.stdout.splitlines()[1].split() == [
-        "ckpt_1", "4", "ready", "end", "10", "ab" * 8, "0.250",
+        "ckpt_1", "job_1", "4", "ready", "end", "-", "10", "ab" * 8, "0.250",
     ]  # fmt: skip
     assert asked.stdout == "a49;\n"
 
