@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,9 +71,9 @@ def test_checkpoints_are_kept_exported_and_deleted(
 ) -> None:
     checkpoint = whole(tenant, finished(tenant))
 
-    def kept() -> list[dict[str, Any]]:
+    def kept() -> list[str]:
         found = json.loads(venus("checkpoints", "list", "--kept", "--json").stdout)
-        return [one["id"] for one in found]
+        return [str(one["id"]) for one in found]
 
     assert "stays: kept" in venus("checkpoints", "keep", checkpoint).stdout
     assert kept() == [checkpoint]
