@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from domain.errors import PayloadUnreadable
 from infra.names import PREPARE_JOB, TEST_ENVIRONMENT, VALIDATE_ENVIRONMENT
 from stores import tables as t
 from stores.blobs import Blobs
@@ -188,7 +189,7 @@ def test_a_build_that_is_damaged_or_missing_is_a_typed_outcome(
     assert (ended["state"], ended["error"]["code"]) == ("failed", "payload_unreadable")
     shutil.rmtree(objects)
     dependencies = Dependencies(Blobs(world.settings.object_store_url), tmp_path / "node")
-    with pytest.raises(Exception, match="not built for this machine"):
+    with pytest.raises(PayloadUnreadable, match="not built for this machine"):
         asyncio.run(dependencies.folder(package))
 
 

@@ -73,7 +73,7 @@ def test_checkpoints_are_kept_exported_and_deleted(
 
     def kept() -> list[str]:
         found = json.loads(venus("checkpoints", "list", "--kept", "--json").stdout)
-        return [one["id"] for one in found]
+        return [str(one["id"]) for one in found]
 
     assert "stays: kept" in venus("checkpoints", "keep", checkpoint).stdout
     assert kept() == [checkpoint]

@@ -1,5 +1,6 @@
 """Requirements are built from wheels alone, and come last where an environment looks for modules."""
 
+import asyncio
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from environments.checks import check_package
 from environments.dependencies import pack_dependencies, unpack_dependencies
 from environments.package import content_hash
+from stores.blobs import Blobs
 from tests.integration.environments.helpers import opened, write_package
 from tests.support.requirements import requires
 from tests.support.sandbox_port import RecordingSandboxes
@@ -18,6 +20,7 @@ from venusrl.env.host.manifest import Finding, PackageInvalid, read_manifest
 from venusrl.env.host.process import start_environment
 from venusrl.env.host.requirements import parse_requirements
 from venusrl.env.messages import Message
+from workers.dependencies import Dependencies
 
 GRADED = """
 import tinydep
@@ -207,3 +210,23 @@ async def test_an_index_that_is_away_is_said_and_its_address_is_not(
     assert one.code == "index_unreachable"
     assert "secret" not in one.message
     assert "127.0.0.1" not in one.message
+
+
+async def test_of_two_builds_at_once_everybody_uses_the_first(tmp_path: Path) -> None:
+    pins = parse_requirements("tinydep==1.0\n")
+    sources = []
+    for name in ("one", "other"):
+        write_wheel(tmp_path / name, "tinydep", files={"tinydep.py": f"FROM = {name!r}\n"})
+        sources.append(PackageSource(tmp_path / name))
+    blobs = Blobs((tmp_path / "objects").as_uri())
+    made = await asyncio.gather(
+        *(Dependencies(blobs, tmp_path / "home").ensure(pins, source) for source in sources)
+    )
+    assert made[0] == made[1]
+    (tmp_path / "requirements.txt").write_text("tinydep==1.0\n")
+    seen = set()
+    for node in ("node-1", "node-2"):
+        folder = await Dependencies(blobs, tmp_path / node).folder(tmp_path)
+        assert folder is not None
+        seen.add((folder / "tinydep.py").read_text())
+    assert len(seen) == 1

@@ -1,5 +1,6 @@
 """`venus up`, whole: real api, scheduler, workers, Postgres and Valkey, killed in every way."""
 
+import json
 import os
 import signal
 import stat
@@ -110,3 +111,22 @@ def test_stopping_during_the_start_leaves_nobody() -> None:
         assert stack.stop() == 0
         wait_until(lambda: not any(map(is_running, family)), 20.0, "processes were left")
         assert identify(stack.process.pid) is None
+
+
+def test_a_program_reads_one_record_once_all_is_up() -> None:
+    with folder_for_servers() as home:
+        command = [sys.executable, "-m", "supervisor.up", "--json", "--port", "0"]
+        with subprocess.Popen(
+            [*command, "--home", str(home)], cwd=ROOT, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        ) as process:  # fmt: skip
+            try:
+                assert process.stdout is not None
+                record = json.loads(process.stdout.readline())
+                assert record["event"] == "ready"
+                assert answers(record["url"])
+                assert (home / "admin.key").samefile(record["key_file"])
+                assert record["pids"]["supervisor"] == process.pid
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)

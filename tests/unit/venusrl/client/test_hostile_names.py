@@ -41,18 +41,21 @@ BODIES = frozenset({("keys", "create"), ("models", "from_checkpoint")})
 def verbs() -> Iterator[tuple[str, str, str]]:
     """Noun, verb and the parameter that names the object."""
     with Client("http://api", "k") as client:
-        for noun, it in vars(client).items():
-            for verb in dir(it):
-                method = getattr(it, verb)
-                if verb.startswith("_") or not callable(method) or (noun, verb) in BODIES:
-                    continue
-                for name in inspect.signature(method).parameters:
-                    by_name = name == "name" and (noun, verb) in BY_NAME
-                    if name in IN_ADDRESS or by_name:
-                        yield noun, verb, name
+        methods = [
+            (noun, verb, getattr(it, verb))
+            for noun, it in vars(client).items()
+            for verb in dir(it)
+            if not noun.startswith("_") and not verb.startswith("_")
+        ]
+    for noun, verb, method in methods:
+        if not callable(method) or (noun, verb) in BODIES:
+            continue
+        for name in inspect.signature(method).parameters:
+            if name in IN_ADDRESS or (name == "name" and (noun, verb) in BY_NAME):
+                yield noun, verb, name
 
 
-VERBS = [one for one in verbs() if not one[0].startswith("_")]
+VERBS = list(verbs())
 
 
 def called(client: Client, noun: str, verb: str, name: str, value: str) -> Any:
