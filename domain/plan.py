@@ -47,7 +47,10 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """Held-out evaluation: `tasks` groups of `rollouts_per_task`; steps 0 and the last always run."""
+    """Held-out evaluation: `tasks` groups of `rollouts_per_task`; steps 0 and the last always run.
+
+    `tasks` counts those of all environments.
+    """
 
     tasks: int
     rollouts_per_task: int

@@ -175,7 +175,8 @@ class Executor:
                     job_id=context.job_id,
                     organization_id=context.row.organization_id,
                     task_id=context.task(command.group_id).task_id,
-                    environment_version_id=context.package.environment_version_id,
+                    environment_version_id=context.package(command.group_id).environment_version_id,
+                    environment=context.environment(command.group_id),
                 )
                 await coordination.open_group(connection, command, origin)
             case c.ForkSandboxes():
@@ -190,6 +191,7 @@ class Executor:
                 await coordination.drop_group(connection, command)
 
     def _fork(self, context: JobContext, command: c.ForkSandboxes) -> wire.Fork:
+        package = context.package(command.group_id)
         return wire.Fork(
             attempt_id=context.attempt_id,
             group_id=command.group_id,
@@ -197,10 +199,10 @@ class Executor:
                 ForkMember(rollout, try_, 0, rollout_seed(context.spec.seed, rollout, try_))
                 for rollout, try_ in command.members
             ),
-            environment_version_id=context.package.environment_version_id,
-            package_uri=context.package.uri,
-            package_sha=context.package.sha,
-            config_json=context.config_json,
+            environment_version_id=package.environment_version_id,
+            package_uri=package.uri,
+            package_sha=package.sha,
+            config_json=context.config_json(command.group_id),
             task_json=context.task(command.group_id).json,
             limits=SandboxLimits(),
         )
@@ -257,6 +259,7 @@ class Executor:
             node_address=node.snapshot.data_address,
             node_key=node.snapshot.data_key,
             task_json=context.task(group).json,
+            environment=context.environment(group),
         )
         effects.frames.append((command.host_id, command.epoch, frame))
 
@@ -307,7 +310,8 @@ class Executor:
     async def _finish_evaluation(
         self, connection: AsyncConnection, context: JobContext, command: c.FinishEvaluation
     ) -> None:
-        score = await evaluations.finish_evaluation(connection, command)
+        rules = context.spec.evaluation_rules
+        score = await evaluations.finish_evaluation(connection, command, rules)
         body = {
             "step": command.step,
             "tasks": score.tasks,
@@ -316,6 +320,10 @@ class Executor:
             "score": score.score,
             "seconds": round(score.seconds, 3),
             "estimates": [asdict(one) for one in score.estimates],
+            "selected": score.selected,
+            "environments": [
+                {"name": one["name"], "score": one["score"]} for one in score.environments
+            ],
         }
         await job_events.append(connection, context.job_id, "evaluation.finished", body)
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.jobs.outcome import Outcome, Surroundings
-from api.jobs.resolution import REF, context_of, limits_of
+from api.jobs.resolution import MAX_STEPS_DEFAULT, context_of, limits_of, put_at
 from api.jobs.sources import check_datasets
+from api.jobs.uses import PlacedUse, check_uses, uses_of
 from api.problems import escaped, near_names
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
@@ -80,46 +81,52 @@ def _check_training(spec: JobSpec, outcome: Outcome) -> None:
             outcome.error(f"/model/training/{name}", "no_effect", message, "Remove it.")
 
 
-def check_environment(
+def check_environments(
     spec: JobSpec, normal: dict[str, Any], around: Surroundings, outcome: Outcome
 ) -> None:
-    """The environment has a ready version with the splits; without a number the newest is taken."""
-    name, _, number = spec.environments[0].ref.partition("@")
+    """Each environment has a ready version with its splits; without a number the newest is taken."""
+    for placed in uses_of(spec):
+        version = _ready_version(placed, around, outcome)
+        if version is None:
+            continue
+        outcome.versions[placed.pointer] = version
+        pinned = f"{placed.use.ref.partition('@')[0]}@{version.version}"
+        put_at(normal, placed.ref, pinned)
+        if pinned != placed.use.ref:
+            outcome.resolved.append((placed.ref, pinned, "the newest ready version"))
+        provided = check_datasets(placed, normal, around.datasets, outcome)
+        _check_splits(placed, {**version.splits, **provided}, outcome)
+    outcome.version = outcome.versions.get("/environments/0")
+    check_uses(spec, outcome)
+
+
+def _ready_version(placed: PlacedUse, around: Surroundings, outcome: Outcome) -> Any:
+    name, _, number = placed.use.ref.partition("@")
     versions = around.environments.get(name)
     if not versions:
         near = near_names(name, list(around.environments))
         message = f"There is no environment {name!r} in this project."
-        outcome.error(REF, "unknown_environment", message, f"See GET /v1/environments.{near}")
-        return
+        outcome.error(
+            placed.ref, "unknown_environment", message, f"See GET /v1/environments.{near}"
+        )
+        return None
     ready = [row for row in versions if row.state == "ready"]
     found = [row for row in ready if not number or row.version == int(number)]
     if not found:
         states = ", ".join(f"{row.version}: {row.state}" for row in versions[-5:])
         message = f"Environment {name!r} has no such ready version."
-        outcome.error(REF, "version_not_ready", message, f"Newest versions: {states}.")
-        return
-    version = outcome.version = found[-1]
-    normal["environments"][0]["ref"] = f"{name}@{version.version}"
-    if not number:
-        outcome.resolved.append((REF, f"{name}@{version.version}", "the newest ready version"))
-    provided = check_datasets(spec, normal, around.datasets, outcome)
-    outcome.splits = {**version.splits, **provided}
-    _check_splits(spec, outcome.splits, outcome)
+        outcome.error(placed.ref, "version_not_ready", message, f"Newest versions: {states}.")
+        return None
+    return found[-1]
 
 
-def _check_splits(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:
-    wanted = [("/environments/0/split", spec.environments[0].split)]
-    if spec.evaluation is not None:
-        wanted.append(("/evaluation/split", spec.evaluation.split))
-    for pointer, split in wanted:
+def _check_splits(placed: PlacedUse, splits: Mapping[str, int], outcome: Outcome) -> None:
+    for pointer, split in placed.splits:
         if split not in splits:
             near = near_names(split, list(splits))
             message = f"The environment has no split {split!r}."
             hint = f"It has: {', '.join(sorted(splits))}.{near}"
             outcome.error(pointer, "unknown_split", message, hint)
-    if spec.evaluation is not None and spec.evaluation.split == spec.environments[0].split:
-        message = "The evaluation uses the split that the job trains on."
-        outcome.warn("/evaluation/split", "not_held_out", message)
 
 
 def check_rollout(spec: JobSpec, outcome: Outcome) -> None:
@@ -170,26 +177,41 @@ def check_resources(spec: JobSpec, around: Surroundings, outcome: Outcome) -> No
 
 def check_lifetimes(spec: JobSpec, outcome: Outcome) -> None:
     """Limits of time and of steps fit in one another."""
-    steps = spec.stop.max_steps
-    if spec.optimizer.warmup_steps > steps:
+    steps = spec.stop.max_steps or (MAX_STEPS_DEFAULT if spec.stop.max_epochs is None else None)
+    if steps is not None and spec.optimizer.warmup_steps > steps:
         message = f"The rate never reaches its full value: the job has {steps} steps."
         outcome.warn("/optimizer/warmup_steps", "lifetime", message, f"Use at most {steps}.")
-    if outcome.version is None:
-        return
-    limits, chosen = limits_of(outcome.version), spec.environments[0].wall_s
-    wall_s = limits["wall_s"] if chosen is None else chosen
-    if chosen is not None and chosen < limits["reply_s"]:
+    longest = ("", 0.0)
+    for placed in uses_of(spec):
+        if placed.pointer in outcome.versions:
+            wall_s = _check_wall(placed, outcome)
+            longest = max(longest, (placed.pointer, wall_s), key=lambda pair: pair[1])
+    hours, wall_s = spec.budget.max_wall_hours, longest[1]
+    if hours is not None and hours * HOUR_S < wall_s:
+        message = f"One rollout may take {wall_s:g} s, the whole job only {hours * HOUR_S:g} s."
+        hint = f"Use at least {wall_s / HOUR_S:.3g}, or a lower {_dotted(longest[0])}.wall_s."
+        outcome.error("/budget/max_wall_hours", "lifetime", message, hint)
+
+
+def _check_wall(placed: PlacedUse, outcome: Outcome) -> float:
+    """Seconds that a rollout of the environment may take."""
+    limits, chosen = limits_of(outcome.versions[placed.pointer]), placed.use.wall_s
+    if chosen is None:
+        return limits["wall_s"]
+    if chosen < limits["reply_s"]:
         message = (
             f"One reply of the environment may take {limits['reply_s']:g} s; the rollout's limit of"
             f" {chosen:g} s cuts it off."
         )
         hint = f"Use at least {limits['reply_s']:g}, or lower limits.reply_s of the environment."
-        outcome.warn("/environments/0/wall_s", "lifetime", message, hint)
-    hours = spec.budget.max_wall_hours
-    if hours is not None and hours * HOUR_S < wall_s:
-        message = f"One rollout may take {wall_s:g} s, the whole job only {hours * HOUR_S:g} s."
-        hint = f"Use at least {wall_s / HOUR_S:.3g}, or a lower environments[0].wall_s."
-        outcome.error("/budget/max_wall_hours", "lifetime", message, hint)
+        outcome.warn(f"{placed.pointer}/wall_s", "lifetime", message, hint)
+    return chosen
+
+
+def _dotted(pointer: str) -> str:
+    """As people write a place: environments[0]."""
+    *path, number = pointer.strip("/").split("/")
+    return f"{'.'.join(path)}[{number}]"
 
 
 def check_secrets(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:

@@ -159,8 +159,8 @@ async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[Che
 async def evaluation_scores(
     connection: AsyncConnection, attempt_id: AttemptId
 ) -> dict[int, float | None]:
-    """Scores by evaluated step, None while an evaluation runs; steps whose evaluation gave no score
-    are left out."""
+    """What checkpoints are compared by, by evaluated step; None while an evaluation runs; steps whose
+    evaluation gave no such number are left out."""
     group, done = t.rollout_group, t.evaluation
     begun = (
         select(group.c.policy_version.label("step"))
@@ -170,11 +170,11 @@ async def evaluation_scores(
     )
     is_of_step = (done.c.attempt_id == attempt_id) & (done.c.step == begun.c.step)
     query = (
-        select(begun.c.step, done.c.score)
+        select(begun.c.step, done.c.selected)
         .select_from(begun.outerjoin(done, is_of_step))
-        .where(done.c.step.is_(None) | done.c.score.is_not(None))
+        .where(done.c.step.is_(None) | done.c.selected.is_not(None))
     )
-    return {row.step: row.score for row in await connection.execute(query)}
+    return {row.step: row.selected for row in await connection.execute(query)}
 
 
 async def published_before(

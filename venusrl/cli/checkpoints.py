@@ -21,10 +21,11 @@ def list_(job_id: str, limit: Limit = 100, as_json: AsJson = False) -> None:
         return
     rows = [
         (one.id, one.step, one.state, one.reason, sum(file.size for file in one.files),
-         one.weights_sha[:16], "-" if one.score is None else f"{one.score:.3f}")
+         one.weights_sha[:16], "-" if one.score is None else f"{one.score:.3f}",
+         "best" if one.is_best else "")
         for one in found
     ]  # fmt: skip
-    write_table(("checkpoint", "step", "state", "reason", "bytes", "weights", "score"), rows)
+    write_table(("checkpoint", "step", "state", "reason", "bytes", "weights", "score", ""), rows)
 
 
 @app.command()

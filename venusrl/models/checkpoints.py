@@ -19,7 +19,8 @@ class File(Answer):
 class Checkpoint(Answer):
     """A checkpoint that was read back whole before it became `ready`.
 
-    `score` is that of the evaluation of its step, None where there was none.
+    `score` is that of the evaluation of its step, None where there was none; `selected` what the job's
+    `evaluation.select_best` names of it, by which the job's best checkpoint is chosen.
     """
 
     id: str
@@ -30,6 +31,9 @@ class Checkpoint(Answer):
     reason: str
     weights_sha: str
     score: float | None = None
+    selected: float | None = None
+    is_best: bool = False
+    """The best of its job that can be had."""
     files: list[File] = Field(default_factory=list)
     created_at: datetime
 

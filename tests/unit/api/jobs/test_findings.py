@@ -25,16 +25,12 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
         "model": {"base": "tiny-calc", "training": {"type": "lora", "rank": 8}}
     },
     "/model/on_history_rewrite": {"model": {"base": "tiny-calc", "on_history_rewrite": "keep"}},
-    "/environments/1": {"environments": [{"ref": "calc"}, {"ref": "calc"}]},
-    "/environments/0/filter": {"environments": [{"ref": "calc", "filter": {"level": 1}}]},
     "/environments/0/harness": {
         "environments": [{"ref": "calc", "harness": {"command": ["python", "agent.py"]}}]
     },
     "/environments/0/resources": {"environments": [{"ref": "calc", "resources": {"cpus": 2}}]},
     "/algorithm/advantage": {"algorithm": {"advantage": "python:adv.py:mine"}},
     "/algorithm/task_sampling": {"algorithm": {"task_sampling": "learning_yield"}},
-    "/evaluation/environments": {"evaluation": {"environments": [{"ref": "calc"}]}},
-    "/evaluation/select_best": {"evaluation": {"select_best": "score"}},
     "/checkpoints/ttl_days": {"checkpoints": {"ttl_days": 30}},
     "/checkpoints/export": {"checkpoints": {"export": ["peft"]}},
     "/resources/trainer_gpus": {"resources": {"trainer_gpus": 2}},
@@ -46,7 +42,6 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
     "/retention/days": {"retention": {"days": 30}},
     "/trackers/0": {"trackers": [{"type": "wandb"}]},
     "/judges/a~1b": {"judges": {"a/b": {"base": "tiny-calc"}}},
-    "/stop/max_epochs": {"stop": {"max_epochs": 2}},
 }
 
 
@@ -68,9 +63,13 @@ def test_every_rule_has_its_case() -> None:
     assert {rule.pointer for rule in RULES} <= set(NOT_AVAILABLE)
 
 
-def test_epochs_are_counted_in_steps_for_the_user() -> None:
-    (one,) = look(stop={"max_epochs": 3}, rollout={"groups_per_batch": 2}).findings
-    assert "15 steps" in one.hint
+def test_environments_of_evaluations_are_held_to_the_same_rules() -> None:
+    other = {"ref": "calc", "harness": {"command": ["x"]}, "resources": {"cpus": 1}}
+    found = look(evaluation={"environments": [other]}).findings
+    assert [(one.pointer, one.code) for one in found] == [
+        ("/evaluation/environments/0/harness", CODE),
+        ("/evaluation/environments/0/resources", CODE),
+    ]
 
 
 def test_the_whole_form_with_its_defaults_is_valid() -> None:
