@@ -87,6 +87,8 @@ class JobPlan:
     watchdog_s: float
     """Floor of the bound after which a job without a completed group names its blocked resource."""
     priority: Priority = Priority.NORMAL
+    target_eval: float | None = None
+    """Selected number of an evaluation that ends the job."""
 
     @property
     def limits(self) -> JobLimits:

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from domain import commands as c
 from domain import wire
-from domain.events import Event, TryFailed
+from domain.events import EvaluationScored, Event, TryFailed
 from domain.ids import AttemptId, GroupId, HostId, JobId, attempt_of, group_of, host_id
 from domain.sandbox import ForkMember, SandboxLimits
 from domain.states import End, HostKind
@@ -305,11 +305,11 @@ class Executor:
                 checkpoint = wire.Checkpoint(command.step, command.reason, next_ordinal, unconsumed)
                 self._to_trainer(command.attempt_id, checkpoint, effects)
             case c.FinishEvaluation():
-                await self._finish_evaluation(connection, context, command)
+                effects.facts.append(await self._finish_evaluation(connection, context, command))
 
     async def _finish_evaluation(
         self, connection: AsyncConnection, context: JobContext, command: c.FinishEvaluation
-    ) -> None:
+    ) -> EvaluationScored:
         rules = context.spec.evaluation_rules
         score = await evaluations.finish_evaluation(connection, command, rules)
         body = {
@@ -326,6 +326,7 @@ class Executor:
             ],
         }
         await job_events.append(connection, context.job_id, "evaluation.finished", body)
+        return EvaluationScored(command.attempt_id, command.step, score.selected)
 
     def _to_trainer(self, attempt: AttemptId, frame: object, effects: Effects) -> None:
         trainer = self._hosts.connected.get(host_id(attempt, "trainer"))

@@ -112,6 +112,7 @@ class StopUse:
     """When the job is done."""
 
     max_steps: int
+    target_eval: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         retry_backoff_s=RETRY_BACKOFF_S,
         watchdog_s=WATCHDOG_S,
         priority=spec.resources.priority,
+        target_eval=spec.stop.target_eval,
     )
 
 

@@ -95,12 +95,6 @@ RULES: Final = (
         "Use auto or split.",
     ),
     Rule(
-        "/stop/target_eval",
-        lambda spec: spec.stop.target_eval is not None,
-        "An end by an evaluation's score is not available yet.",
-        "Use stop.max_steps and evaluation.every_steps; PATCH max_steps ends the job earlier.",
-    ),
-    Rule(
         "/budget/max_cost_usd",
         lambda spec: spec.budget.max_cost_usd is not None,
         "Budgets in money are not available yet.",

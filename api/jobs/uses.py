@@ -84,6 +84,7 @@ def check_uses(spec: JobSpec, outcome: Outcome) -> None:
     for uses in (trained(spec), evaluated(spec)):
         _check_names(uses, outcome)
     _check_held_out(spec, outcome)
+    _check_target(spec, outcome)
     evaluation = spec.evaluation
     if evaluation is None:
         return
@@ -125,6 +126,22 @@ def _reads_same(one: EnvironmentPart, other: EnvironmentPart) -> bool:
     names = [use.ref.partition("@")[0] for use in (one, other)]
     is_same_source = one.config == other.config and one.datasets == other.datasets
     return names[0] == names[1] and is_same_source
+
+
+def _check_target(spec: JobSpec, outcome: Outcome) -> None:
+    """An end by an evaluation needs evaluations, and that the checkpoint of its step is kept."""
+    if spec.stop.target_eval is None:
+        return
+    pointer, evaluation = "/stop/target_eval", spec.evaluation
+    if evaluation is None:
+        message = "The job has no evaluation whose number could reach the target."
+        outcome.error(pointer, "no_effect", message, "Set evaluation, with every_steps.")
+    elif evaluation.every_steps is None:
+        message = "Only the start and the last step are evaluated: the target ends nothing early."
+        outcome.warn(pointer, "no_effect", message, "Set evaluation.every_steps.")
+    if spec.checkpoints.keep_best == 0:
+        message = "The checkpoint that reached the target might be gone when the job ends."
+        outcome.error(pointer, "not_kept", message, "Set checkpoints.keep_best to 1 or more.")
 
 
 def _check_selection(spec: JobSpec, outcome: Outcome) -> None:

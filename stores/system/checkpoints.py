@@ -8,7 +8,7 @@ whether the last file, the manifest, was reached.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -180,20 +180,31 @@ async def evaluation_scores(
 async def published_before(
     connection: AsyncConnection, attempt_id: AttemptId, step: int
 ) -> tuple[tuple[str, str], ...]:
-    """(weights, probe) paths of steps before `step` that no later step and no evaluation needs."""
+    """(weights, probe) paths of steps before `step` that no later step and no evaluation needs.
+
+    Evaluations are made in the order of their steps: those that wait are later than the one that runs.
+    """
     kept = select(step_table.c.weights_uri).where(
         step_table.c.attempt_id == attempt_id, step_table.c.step >= step
     )
-    pinned = select(t.rollout_group.c.policy_version).where(
-        t.rollout_group.c.attempt_id == attempt_id,
-        t.rollout_group.c.purpose == Purpose.EVALUATION.value,
-        t.rollout_group.c.closed_at.is_(None),
+    group, done = t.rollout_group, t.evaluation
+    is_done = exists().where(
+        done.c.attempt_id == group.c.attempt_id, done.c.step == group.c.policy_version
+    )
+    pinned = (
+        select(func.min(group.c.policy_version))
+        .where(
+            group.c.attempt_id == attempt_id,
+            group.c.purpose == Purpose.EVALUATION.value,
+            ~is_done,
+        )
+        .scalar_subquery()
     )
     query = select(step_table.c.weights_uri, step_table.c.probe_uri).where(
         step_table.c.attempt_id == attempt_id,
         step_table.c.step < step,
         step_table.c.weights_uri.not_in(kept),
-        step_table.c.step.not_in(pinned),
+        step_table.c.step < func.coalesce(pinned, step),
     )
     return tuple((row[0], row[1]) for row in await connection.execute(query))
 

@@ -143,6 +143,19 @@ async def evaluated_steps(connection: AsyncConnection, attempt: AttemptId) -> tu
     return tuple(sorted((await connection.execute(query)).scalars()))
 
 
+async def reached_step(
+    connection: AsyncConnection, attempt: AttemptId, target: float | None
+) -> int | None:
+    """The first evaluated step whose selected number is at least the target."""
+    if target is None:
+        return None
+    query = select(func.min(t.evaluation.c.step)).where(
+        t.evaluation.c.attempt_id == attempt, t.evaluation.c.selected >= target
+    )
+    found: int | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
+
+
 async def last_ordinal(connection: AsyncConnection, attempt: AttemptId) -> int | None:
     """Largest training ordinal issued in this attempt."""
     query = select(func.max(group.c.ordinal)).where(
@@ -153,10 +166,8 @@ async def last_ordinal(connection: AsyncConnection, attempt: AttemptId) -> int |
 
 
 async def issued_ordinals(connection: AsyncConnection, attempt: AttemptId) -> set[int]:
-    """All training ordinals that have a group in this attempt."""
-    query = select(group.c.ordinal).where(
-        group.c.attempt_id == attempt, group.c.purpose == Purpose.TRAIN.value
-    )
+    """All ordinals that have a group in this attempt, those of evaluations too."""
+    query = select(group.c.ordinal).where(group.c.attempt_id == attempt)
     return set((await connection.execute(query)).scalars())
 
 

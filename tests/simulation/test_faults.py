@@ -61,6 +61,23 @@ def test_a_leader_may_die_at_any_time(at_s: float) -> None:
     assert job.evaluated == [0, 4]
 
 
+@pytest.mark.parametrize("turn_s", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize("kind", ["none", "trainer", "engine", "node"])
+def test_no_evaluation_that_is_due_is_forgotten_by_a_new_leader(kind: str, turn_s: float) -> None:
+    every = plan(max_steps=5, evaluation=EvaluationPlan(6, 2, 1))
+    for at_s in range(4, 40, 3):
+        world = World(POOL, Workload(turn_s=lambda rollout, turn: turn_s))
+        job = world.submit(every)
+        world.run_for(float(at_s))
+        world.restart_leader(down_s=1.7)
+        if kind != "none":
+            world.kill(hosts_of(every)[kind])
+        succeed(world, job)
+        assert job.evaluated == [0, 1, 2, 3, 4, 5], at_s
+        cut = [body for type, body in job.notes if type == "job.evaluation_cut_short"]
+        assert not cut, at_s
+
+
 @pytest.mark.parametrize("kind", ["trainer", "engine", "node"])
 def test_a_host_that_dies_while_nobody_leads_is_made_good(kind: str) -> None:
     world = World(POOL)

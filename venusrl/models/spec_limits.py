@@ -52,7 +52,7 @@ class Stop(SpecPart):
     """Passes over the tasks: epochs * tasks / groups_per_batch steps, rounded down. With `max_steps`
     the smaller holds."""
     target_eval: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None
-    """Score of an evaluation that is enough."""
+    """The job ends once an evaluation's selected number (`evaluation.select_best`) is at least this."""
 
 
 class Budget(SpecPart):

@@ -36,7 +36,6 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
     "/resources/trainer_gpus": {"resources": {"trainer_gpus": 2}},
     "/resources/tensor_parallel": {"resources": {"tensor_parallel": 2}},
     "/resources/placement": {"resources": {"placement": "colocated"}},
-    "/stop/target_eval": {"stop": {"target_eval": 0.9}},
     "/budget/max_cost_usd": {"budget": {"max_cost_usd": 10}},
     "/retention/trajectories": {"retention": {"trajectories": "none"}},
     "/retention/days": {"retention": {"days": 30}},
