@@ -1,5 +1,7 @@
 """Jobs on several environments, to train on and to evaluate on, on a running platform."""
 
+import signal
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -9,6 +11,7 @@ from tests.support import requires
 from tests.support.job_rows import JobRows
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+from tests.support.whole_job import assert_whole
 from venusrl.models.jobs import Evaluation, Job
 
 pytestmark = [
@@ -38,16 +41,8 @@ def test_evaluations_on_two_environments_survive_the_death_of_every_process(
 ) -> None:
     job = submitted(stack, evaluation=TWO)
     wait_until(lambda: opened(stack, job) >= 3, ENDS_WITHIN_S, "no evaluation begins")
-    for kill in ("node", "engine", "leader"):
-        seen = opened(stack, job)
-        victims = [leader] if (leader := stack.leader()) and kill == "leader" else []
-        for victim in victims or stack.hosts(kill):
-            victim.send(9)
-        wait_until(
-            lambda seen=seen: opened(stack, job) > seen or stack.client.jobs.get(job.id).ended_at,
-            ENDS_WITHIN_S,
-            f"nothing opens after the death of {kill}",
-        )
+    for kind in ("node", "engine", "leader"):
+        kill(stack, job, kind)
     rows = succeeded(stack, job)
     found = stack.client.jobs.evaluations(job.id)
     assert [one.step for one in found] == [0, 1, 2, 3]
@@ -60,6 +55,19 @@ def test_evaluations_on_two_environments_survive_the_death_of_every_process(
     assert_packages(stack, rows)
     assert_apart(stack, job, found)
     assert_best(stack, job, found)
+
+
+def kill(stack: Stack, job: Job, kind: str) -> None:
+    """SIGKILL every process of this kind, and wait until evaluation goes on."""
+    seen = opened(stack, job)
+    leader = stack.leader()
+    for victim in [leader] if kind == "leader" and leader else stack.hosts(kind):
+        victim.send(signal.SIGKILL)
+
+    def goes_on() -> bool:
+        return opened(stack, job) > seen or stack.client.jobs.get(job.id).ended_at is not None
+
+    wait_until(goes_on, ENDS_WITHIN_S, f"nothing opens after the death of {kind}")
 
 
 def opened(stack: Stack, job: Job) -> int:
@@ -92,15 +100,15 @@ def assert_packages(stack: Stack, rows: JobRows) -> None:
     calc = {group["task_id"] for group in groups if group["environment"] == 0}
     assert len(calc) == 3
     for rollout in rows.rollouts:
-        group = by_id.get(rollout["group_id"])
-        if group is None or rollout["verdict"] != "scored":
+        if rollout["group_id"] not in by_id or rollout["verdict"] != "scored":
             continue
-        reward, turns = (("correct", 1), ("coin", 3))[group["environment"]]
+        environment = by_id[rollout["group_id"]]["environment"]
+        reward, turns = (("correct", 1), ("coin", 3))[environment]
         assert set(rollout["components"]["rewards"]) == {reward}
         assert rollout["turns"] <= turns
 
 
-def assert_apart(stack: Stack, job: Job, found: list[Evaluation]) -> None:
+def assert_apart(stack: Stack, job: Job, found: Sequence[Evaluation]) -> None:
     """Series by environment, and all of it in the bucket of evaluations."""
     points = {(p.step, p.name): p.value for p in stack.client.jobs.metrics(job.id)}
     for one in found:
@@ -113,7 +121,7 @@ def assert_apart(stack: Stack, job: Job, found: list[Evaluation]) -> None:
     assert {row[0] for row in buckets} <= {"evaluation", "infrastructure"}
 
 
-def assert_best(stack: Stack, job: Job, found: list[Evaluation]) -> None:
+def assert_best(stack: Stack, job: Job, found: Sequence[Evaluation]) -> None:
     """The best checkpoint is that of the evaluated step where diary's reward was highest."""
     by_step = {one.step: one.environments[1].components.get("coin") for one in found}
     assert {one.step: one.selected for one in found} == by_step
@@ -143,6 +151,24 @@ def test_a_job_trains_on_two_environments_by_weight_and_its_branch_goes_on(stack
     ordinals = {group["ordinal"] for group in again.groups if group["purpose"] == "train"}
     start = again.attempts[0]
     assert min(ordinals) in {start["next_ordinal"], *start["unconsumed"]}
+
+
+def test_a_job_ends_when_an_evaluation_reaches_its_target(stack: Stack) -> None:
+    evaluated = {"tasks": 4, "every_steps": 1, "select_best": "coin"}
+    job = submitted(stack, evaluation=evaluated, stop={"max_steps": 400, "target_eval": 0.01})
+    ended = stack.client.jobs.wait(job.id, ENDS_WITHIN_S)
+    assert (ended.state, ended.queue_reason) == ("succeeded", "target_reached")
+    found = stack.client.jobs.evaluations(job.id)
+    reached = next(one.step for one in found if (one.selected or 0.0) >= 0.01)
+    last = max(int(row[0]) for row in stack.query(STEPS, job.id))
+    assert reached <= last <= reached + 4
+    assert_whole(stack, job.id, last)
+    kept = {one.step for one in stack.client.checkpoints.list(job.id) if one.state == "ready"}
+    assert last in kept or last == 0
+    assert stack.client.jobs.get(job.id).best_checkpoint is not None or last == 0
+
+
+STEPS: Final = "select step from train_step where job_id = %s"
 
 
 def test_epochs_over_the_tasks_that_a_filter_lets_through_end_a_job(stack: Stack) -> None:
