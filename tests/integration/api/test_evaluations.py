@@ -1,8 +1,10 @@
 """Evaluations on several environments as rows, metrics and answers; the best checkpoint."""
 
+import json
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from domain.commands import FinishEvaluation
 from domain.evaluations import EvaluatedUse
@@ -11,6 +13,7 @@ from stores import tables as t
 from stores.system import evaluations
 from stores.system.evaluations import Evaluated
 from tests.integration.api.world import Tenant
+from venusrl.cli.app import app
 
 EASY, HARD = EvaluatedUse("easy", "calc@1"), EvaluatedUse("hard", "shell@1", 3.0)
 
@@ -114,3 +117,27 @@ def test_the_best_checkpoint_is_the_latest_ready_one_with_the_highest_number(
         assert client.checkpoints.get(made[6]).is_best
     assert [step for step, one in listed.items() if one.is_best] == [6]
     assert (listed[4].selected, listed[12].selected) == (0.5, None)
+
+
+def test_the_command_line_shows_the_total_each_environment_and_the_best_checkpoint(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tenant.ended()
+    group(tenant, job, (2, 0, 0), **scored(1.0))
+    group(tenant, job, (2, 1, 1), **scored(0.0))
+    finish(tenant, job, 2, Evaluated((EASY, HARD), is_apart=True))
+    best = tenant.checkpoint(job, step=2)
+    monkeypatch.setenv("VENUS_API_URL", tenant.world.address)
+    monkeypatch.setenv("VENUS_API_KEY", tenant.key)
+
+    def venus(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    shown = venus("jobs", "evaluations", job["id"])
+    assert [line.split()[:1] for line in shown.splitlines()[-2:]] == [["easy"], ["hard"]]
+    assert "0.250" in shown
+    assert json.loads(venus("jobs", "evaluations", job["id"], "--json"))[0]["selected"] == 0.25
+    assert best in venus("jobs", "get", job["id"])
+    assert "best" in venus("checkpoints", "list", job["id"])
