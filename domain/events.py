@@ -224,6 +224,15 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationScored:
+    """The row of a finished evaluation is written; `selected` is what the job's target is held to."""
+
+    attempt_id: AttemptId
+    step: int
+    selected: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSynced:
     """An engine serves this version and its probe matched the trainer."""
 
@@ -325,6 +334,10 @@ class RestoredJob:
     """Ordinals of all evaluation groups opened so far, dropped and evaluated ones included."""
     wished_generation: int | None = None
     """Generation of the last pause, resume or cancel; later ones only changed limits. None: the last."""
+    reached_step: int | None = None
+    """The first evaluated step whose selected number reached the plan's target."""
+    policies: tuple[PolicyRef, ...] = ()
+    """Of all committed steps, the start included: evaluations that wait or run are pinned to some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +366,7 @@ Event = (
     | TrainerFailed
     | PayloadLost
     | CheckpointWritten
+    | EvaluationScored
     | EngineSynced
     | EngineSyncFailed
     | Tick

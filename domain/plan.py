@@ -47,7 +47,10 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """Held-out evaluation: `tasks` groups of `rollouts_per_task`; steps 0 and the last always run."""
+    """Held-out evaluation: `tasks` groups of `rollouts_per_task`; steps 0 and the last always run.
+
+    `tasks` counts those of all environments.
+    """
 
     tasks: int
     rollouts_per_task: int
@@ -84,6 +87,8 @@ class JobPlan:
     watchdog_s: float
     """Floor of the bound after which a job without a completed group names its blocked resource."""
     priority: Priority = Priority.NORMAL
+    target_eval: float | None = None
+    """Selected number of an evaluation that ends the job."""
 
     @property
     def limits(self) -> JobLimits:

@@ -96,6 +96,8 @@ class Place:
     node_address: str
     node_key: str
     task_json: str
+    environment: int = 0
+    """Place of its environment among those of its purpose, in the spec's order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the shell keeps of each job beside the core's state: spec, tasks, environment package."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,10 +16,11 @@ from domain.ids import (
     ordinal_of,
 )
 from domain.plan import JobPlan
+from domain.task_lists import evaluated_list, own_list
 from infra.settings import Settings
 from scheduler.mixing import mixed_sources
-from scheduler.spec import Spec, plan_of, read_spec
-from scheduler.tasks import TaskBook, TaskLine, parse_tasks
+from scheduler.spec import EnvironmentUse, Spec, plan_of, read_spec
+from scheduler.tasks import JobTasks, TaskBook, TaskLine, parse_tasks
 from stores.blobs import Blobs
 from stores.system import jobs
 from stores.system.jobs import JobRow, PackageRef
@@ -38,8 +40,9 @@ class JobContext:
     row: JobRow
     spec: Spec
     plan: JobPlan
-    package: PackageRef
-    book: TaskBook
+    packages: Mapping[str, PackageRef]
+    """By reference of the environment version."""
+    tasks: JobTasks
 
     @property
     def job_id(self) -> JobId:
@@ -51,11 +54,6 @@ class JobContext:
         """The attempt that runs."""
         return self.row.attempt_id
 
-    @property
-    def config_json(self) -> str:
-        """Configuration of the environment as JSON."""
-        return json.dumps(self.spec.environment.config, sort_keys=True)
-
     @staticmethod
     def is_evaluation(group: GroupId) -> bool:
         """Whether the group's ordinal lies in the range of evaluations."""
@@ -66,9 +64,25 @@ class JobContext:
         """The step that an evaluation group evaluates."""
         return (ordinal_of(group) - EVALUATION_ORDINAL_BASE) // EVALUATION_ORDINALS_PER_STEP
 
+    def environment(self, group: GroupId) -> int:
+        """Place of the group's environment in the spec's list of its purpose."""
+        return self.tasks.environment(group)
+
+    def package(self, group: GroupId) -> PackageRef:
+        """The package of the group's environment."""
+        return self.packages[self._use(group).ref]
+
+    def config_json(self, group: GroupId) -> str:
+        """Configuration of the group's environment as JSON."""
+        return json.dumps(self._use(group).config, sort_keys=True)
+
     def task(self, group: GroupId) -> TaskLine:
         """The task of a group."""
-        return self.book.task(group)
+        return self.tasks.task(group)
+
+    def _use(self, group: GroupId) -> EnvironmentUse:
+        uses = self.spec.evaluated if self.is_evaluation(group) else self.spec.environments
+        return uses[self.environment(group)]
 
 
 async def load_context(
@@ -79,31 +93,59 @@ async def load_context(
         spec = read_spec(row.spec)
     except msgspec.ValidationError as error:
         raise JobUnreadable(f"stored spec: {error}") from error
-    use = spec.environment
+    refs = [use.ref for use in (*spec.environments, *spec.evaluated)]
     async with database.begin() as connection:
-        package = await jobs.package_of(connection, row.job_id)
-    if package is None:
-        raise JobUnreadable(f"environment version {use.ref} is gone")
-    train = await _tasks(blobs, row, use.split)
-    test: tuple[TaskLine, ...] = ()
-    if spec.evaluation is not None:
-        test = await _tasks(blobs, row, spec.evaluation.split)
-    sources = mixed_sources(row.tasks[use.split].get("sources"))
-    if not sources:
-        train = train[: use.limit]
-    book = TaskBook(spec.seed, use.shuffle, train, test, sources)
-    return JobContext(row, spec, plan_of(row, spec, settings), package, book)
+        packages = await jobs.packages_of(connection, row.project_id, refs)
+    for ref in refs:
+        if ref not in packages:
+            raise JobUnreadable(f"environment version {ref} is gone")
+    tasks = JobTasks(
+        seed=spec.seed,
+        train=await _train(blobs, row, spec),
+        test=await _test(blobs, row, spec),
+        weights=tuple(use.weight for use in spec.environments),
+    )
+    return JobContext(row, spec, plan_of(row, spec, settings), packages, tasks)
 
 
-async def _tasks(blobs: Blobs, row: JobRow, split: str) -> tuple[TaskLine, ...]:
-    stored = row.tasks.get(split)
+async def _train(blobs: Blobs, row: JobRow, spec: Spec) -> tuple[TaskBook, ...]:
+    books = []
+    for number, use in enumerate(spec.environments):
+        name = own_list(number, use.split)
+        tasks = await _tasks(blobs, row, name)
+        sources = mixed_sources(row.tasks[name].get("sources"))
+        if not sources:
+            tasks = tasks[: use.limit]
+        seed = spec.seed if number == 0 else f"{spec.seed}/{number}"
+        books.append(TaskBook(seed, use.shuffle, tasks, sources))
+    return tuple(books)
+
+
+async def _test(blobs: Blobs, row: JobRow, spec: Spec) -> tuple[tuple[TaskLine, ...], ...]:
+    if spec.evaluation is None:
+        return ()
+    if not spec.evaluation.environments:
+        split = spec.evaluation.split
+        names = [own_list(number, split) for number, _ in enumerate(spec.environments)]
+        return tuple([await _tasks(blobs, row, name) for name in names])
+    lists = []
+    for number, use in enumerate(spec.evaluation.environments):
+        name = evaluated_list(number, use.split)
+        tasks = await _tasks(blobs, row, name)
+        is_cut = bool(mixed_sources(row.tasks[name].get("sources")))
+        lists.append(tasks if is_cut else tasks[: use.limit])
+    return tuple(lists)
+
+
+async def _tasks(blobs: Blobs, row: JobRow, name: str) -> tuple[TaskLine, ...]:
+    stored = row.tasks.get(name)
     if stored is None:
-        raise JobUnreadable(f"the job has no task list of split {split}")
+        raise JobUnreadable(f"the job has no task list {name}")
     try:
         data = await blobs.read(str(stored["uri"]), str(stored["sha"]))
     except PayloadUnreadable as error:
         raise JobUnreadable(str(error)) from error
     tasks = parse_tasks(data.decode())
     if not tasks:
-        raise JobUnreadable(f"split {split} has no task")
+        raise JobUnreadable(f"the task list {name} is empty")
     return tasks

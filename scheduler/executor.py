@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from domain import commands as c
 from domain import wire
-from domain.events import Event, TryFailed
+from domain.events import EvaluationScored, Event, TryFailed
 from domain.ids import AttemptId, GroupId, HostId, JobId, attempt_of, group_of, host_id
 from domain.sandbox import ForkMember, SandboxLimits
 from domain.states import End, HostKind
@@ -128,7 +128,7 @@ class Executor:
         body, context = dict(note.body), self._contexts.get(note.job_id)
         if "groups" in body and context is not None:
             groups = (GroupId(name) for name in body["groups"].split())
-            found = dict.fromkeys(context.book.task(group).task_id for group in groups)
+            found = dict.fromkeys(context.task(group).task_id for group in groups)
             body["tasks"] = " ".join(found)
         return body
 
@@ -184,7 +184,8 @@ class Executor:
                     job_id=context.job_id,
                     organization_id=context.row.organization_id,
                     task_id=context.task(command.group_id).task_id,
-                    environment_version_id=context.package.environment_version_id,
+                    environment_version_id=context.package(command.group_id).environment_version_id,
+                    environment=context.environment(command.group_id),
                 )
                 await coordination.open_group(connection, command, origin)
             case c.ForkSandboxes():
@@ -199,6 +200,7 @@ class Executor:
                 await coordination.drop_group(connection, command)
 
     def _fork(self, context: JobContext, command: c.ForkSandboxes) -> wire.Fork:
+        package = context.package(command.group_id)
         return wire.Fork(
             attempt_id=context.attempt_id,
             group_id=command.group_id,
@@ -206,10 +208,10 @@ class Executor:
                 ForkMember(rollout, try_, 0, rollout_seed(context.spec.seed, rollout, try_))
                 for rollout, try_ in command.members
             ),
-            environment_version_id=context.package.environment_version_id,
-            package_uri=context.package.uri,
-            package_sha=context.package.sha,
-            config_json=context.config_json,
+            environment_version_id=package.environment_version_id,
+            package_uri=package.uri,
+            package_sha=package.sha,
+            config_json=context.config_json(command.group_id),
             task_json=context.task(command.group_id).json,
             limits=SandboxLimits(),
         )
@@ -266,6 +268,7 @@ class Executor:
             node_address=node.snapshot.data_address,
             node_key=node.snapshot.data_key,
             task_json=context.task(group).json,
+            environment=context.environment(group),
         )
         effects.frames.append((command.host_id, command.epoch, frame))
 
@@ -311,12 +314,13 @@ class Executor:
                 checkpoint = wire.Checkpoint(command.step, command.reason, next_ordinal, unconsumed)
                 self._to_trainer(command.attempt_id, checkpoint, effects)
             case c.FinishEvaluation():
-                await self._finish_evaluation(connection, context, command)
+                effects.facts.append(await self._finish_evaluation(connection, context, command))
 
     async def _finish_evaluation(
         self, connection: AsyncConnection, context: JobContext, command: c.FinishEvaluation
-    ) -> None:
-        score = await evaluations.finish_evaluation(connection, command)
+    ) -> EvaluationScored:
+        rules = context.spec.evaluation_rules
+        score = await evaluations.finish_evaluation(connection, command, rules)
         body = {
             "step": command.step,
             "tasks": score.tasks,
@@ -325,8 +329,13 @@ class Executor:
             "score": score.score,
             "seconds": round(score.seconds, 3),
             "estimates": [asdict(one) for one in score.estimates],
+            "selected": score.selected,
+            "environments": [
+                {"name": one["name"], "score": one["score"]} for one in score.environments
+            ],
         }
         await job_events.append(connection, context.job_id, "evaluation.finished", body)
+        return EvaluationScored(command.attempt_id, command.step, score.selected)
 
     def _to_trainer(self, attempt: AttemptId, frame: object, effects: Effects) -> None:
         trainer = self._hosts.connected.get(host_id(attempt, "trainer"))

@@ -57,7 +57,7 @@ def places(sources: tuple[Source, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _cycle(counts: Sequence[int], seed: int, cycle: int) -> tuple[tuple[int, int], ...]:
+def _cycle(counts: Sequence[int], seed: int | str, cycle: int) -> tuple[tuple[int, int], ...]:
     """(source, how many of that source came before in the cycle), place by place."""
     order = [number for number, count in enumerate(counts) for _ in range(count)]
     random.Random(f"mix:{seed}:{cycle}").shuffle(order)
@@ -69,7 +69,7 @@ def _cycle(counts: Sequence[int], seed: int, cycle: int) -> tuple[tuple[int, int
     return tuple(drawn_places)
 
 
-def drawn(sources: tuple[Source, ...], seed: int, ordinal: int) -> tuple[int, int]:
+def drawn(sources: tuple[Source, ...], seed: int | str, ordinal: int) -> tuple[int, int]:
     """Number of the source of an ordinal, and how many tasks were taken from it before."""
     counts = places(sources)
     cycle, place = divmod(ordinal, sum(counts))

@@ -45,5 +45,7 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
         observed_generation=row.observed_generation,
         reason=row.reason,
         wished_generation=row.desired_generation,
+        policies=tuple(step.policy for step in steps),
+        reached_step=await jobs.reached_step(connection, attempt, context.plan.target_eval),
         issued_evaluations=tuple(o for o in issued if o >= EVALUATION_ORDINAL_BASE),
     )

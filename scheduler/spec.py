@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from domain.evaluations import EvaluatedUse
 from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order, Priority
 from infra.codec import convert
 from infra.settings import Settings
+from stores.system.evaluations import Evaluated
 from stores.system.jobs import JobRow
 
 RETRY_BACKOFF_S: Final = 1.0
@@ -31,6 +33,8 @@ class EnvironmentUse:
     split: str = "train"
     shuffle: bool = True
     limit: int | None = None
+    weight: float = 1.0
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class EvaluationUse:
     rollouts_per_task: int = 1
     every_steps: int | None = None
     split: str = "test"
+    environments: tuple[EnvironmentUse, ...] = ()
+    select_best: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,7 @@ class StopUse:
     """When the job is done."""
 
     max_steps: int
+    target_eval: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +139,22 @@ class Spec:
     budget: BudgetUse = field(default_factory=BudgetUse)
 
     @property
-    def environment(self) -> EnvironmentUse:
-        """The single environment of a job of this version."""
-        return self.environments[0]
+    def evaluated(self) -> tuple[EnvironmentUse, ...]:
+        """Environments that evaluations use: those named for it, else the job's own."""
+        if self.evaluation is None:
+            return ()
+        return self.evaluation.environments or self.environments
+
+    @property
+    def evaluation_rules(self) -> Evaluated:
+        """How the results of an evaluation are put together."""
+        use = self.evaluation
+        named = tuple(
+            EvaluatedUse(one.name or one.ref.partition("@")[0], one.ref, one.weight)
+            for one in self.evaluated
+        )
+        is_apart = len(named) > 1 or (use is not None and bool(use.environments))
+        return Evaluated(named, is_apart, None if use is None else use.select_best)
 
 
 def read_spec(spec: Mapping[str, object]) -> Spec:
@@ -144,7 +164,6 @@ def read_spec(spec: Mapping[str, object]) -> Spec:
 
 def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
     """The core's numbers for the attempt that the user wants."""
-    evaluation = spec.evaluation
     return JobPlan(
         job_id=row.job_id,
         attempt_id=row.attempt_id,
@@ -162,9 +181,7 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         pause_if_failed_share=spec.rollout.pause_job_if_failed_share,
         on_no_signal=spec.algorithm.on_no_signal,
         checkpoint_every=spec.checkpoints.every_steps,
-        evaluation=None
-        if evaluation is None
-        else EvaluationPlan(evaluation.tasks, evaluation.rollouts_per_task, evaluation.every_steps),
+        evaluation=_evaluation_plan(spec),
         engines_min=spec.resources.rollout_gpus.min,
         engines_max=spec.resources.rollout_gpus.max,
         expected_turns=EXPECTED_TURNS,
@@ -172,4 +189,13 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         retry_backoff_s=RETRY_BACKOFF_S,
         watchdog_s=WATCHDOG_S,
         priority=spec.resources.priority,
+        target_eval=spec.stop.target_eval,
     )
+
+
+def _evaluation_plan(spec: Spec) -> EvaluationPlan | None:
+    use = spec.evaluation
+    if use is None:
+        return None
+    groups = use.tasks * len(spec.evaluated)
+    return EvaluationPlan(groups, use.rollouts_per_task, use.every_steps)

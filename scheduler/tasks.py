@@ -3,8 +3,9 @@
 Training: permutation(seed, epoch)[ordinal mod n], so that the data position of a checkpoint is only
 the next ordinal and the ordinals issued but not consumed. Where several datasets give the tasks, the
 ordinal first names a source, by weight, and then a place in that source's own epochs
-(`scheduler/mixing.py`). Evaluation: the split's first tasks, in order, the same ones at each
-evaluation.
+(`scheduler/mixing.py`). Several environments share the ordinals by weight in the same way, each with
+epochs of its own. Evaluation: the first tasks of each environment's split, in order, the same ones at
+each evaluation; environments take turns, so that one that is cut short has some of each.
 """
 
 import hashlib
@@ -34,33 +35,64 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True)
 class TaskBook:
-    """The tasks of one job. `train` is what groups train on, `test` what evaluations use."""
+    """The tasks of one environment to train on, in the order of seed and epochs."""
 
-    seed: int
+    seed: int | str
     shuffle: bool
-    train: tuple[TaskLine, ...]
-    test: tuple[TaskLine, ...]
+    tasks: tuple[TaskLine, ...]
     sources: tuple[Source, ...] = ()
-    """Runs of `train` that are mixed by weight; none where one source gives all."""
+    """Runs of `tasks` that are mixed by weight; none where one source gives all."""
 
-    def task(self, group: GroupId) -> TaskLine:
-        """The task of a group, from its ordinal."""
-        ordinal = ordinal_of(group)
-        if ordinal >= EVALUATION_ORDINAL_BASE:
-            index = (ordinal - EVALUATION_ORDINAL_BASE) % EVALUATION_ORDINALS_PER_STEP
-            return self.test[index % len(self.test)]
+    def at(self, place: int) -> TaskLine:
+        """The place-th task that is taken from the environment, over all its epochs."""
         if len(self.sources) > 1:
-            number, place = drawn(self.sources, self.seed, ordinal)
-            return self.train[self._index(f"{self.seed}:{number}", place, self.sources[number])]
-        whole = Source(0, len(self.train), 1.0)
-        return self.train[self._index(str(self.seed), ordinal, whole)]
+            number, before = drawn(self.sources, self.seed, place)
+            return self.tasks[self._index(f"{self.seed}:{number}", before, self.sources[number])]
+        whole = Source(0, len(self.tasks), 1.0)
+        return self.tasks[self._index(str(self.seed), place, whole)]
 
     def _index(self, seed: str, place: int, source: Source) -> int:
-        """Index in `train` of the place-th task that is taken from a source, over all its epochs."""
+        """Index in `tasks` of the place-th task that is taken from a source, over all its epochs."""
         epoch, index = divmod(place, source.count)
         if self.shuffle:
             index = permutation(seed, epoch, source.count)[index]
         return source.first + index
+
+
+@dataclass(frozen=True, slots=True)
+class JobTasks:
+    """The tasks of one job. `train` is what groups train on, `test` what evaluations use: each an
+    environment, in the order of the spec."""
+
+    seed: int
+    train: tuple[TaskBook, ...]
+    test: tuple[tuple[TaskLine, ...], ...] = ()
+    weights: tuple[float, ...] = ()
+    """Shares of the groups that train on each environment; needed where there are several."""
+
+    def environment(self, group: GroupId) -> int:
+        """Place of the group's environment, from its ordinal."""
+        return self._place(ordinal_of(group))[0]
+
+    def task(self, group: GroupId) -> TaskLine:
+        """The task of a group, from its ordinal."""
+        ordinal = ordinal_of(group)
+        environment, place = self._place(ordinal)
+        if ordinal >= EVALUATION_ORDINAL_BASE:
+            tasks = self.test[environment]
+            return tasks[place % len(tasks)]
+        return self.train[environment].at(place)
+
+    def _place(self, ordinal: int) -> tuple[int, int]:
+        """The environment of an ordinal, and how many tasks were taken from it before."""
+        if ordinal >= EVALUATION_ORDINAL_BASE:
+            number = (ordinal - EVALUATION_ORDINAL_BASE) % EVALUATION_ORDINALS_PER_STEP
+            place, environment = divmod(number, len(self.test))
+            return environment, place
+        if len(self.train) == 1:
+            return 0, ordinal
+        sources = tuple(Source(n, 1, weight) for n, weight in enumerate(self.weights))
+        return drawn(sources, f"environments:{self.seed}", ordinal)
 
 
 @lru_cache(maxsize=64)

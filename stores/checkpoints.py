@@ -4,7 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, and_, func, insert, null, select, update
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    and_,
+    func,
+    insert,
+    null,
+    select,
+    update,
+)
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,13 +25,34 @@ from stores.paging import PageOfRows, PageRequest, fetch_page
 checkpoint, job, evaluation = t.checkpoint, t.job, t.evaluation
 
 
+def best_of(job_id: ColumnElement[str]) -> ScalarSelect[str]:
+    """Id of a job's best ready checkpoint: the highest selected number, of equal ones the latest step.
+
+    Only checkpoints of evaluated steps count; retention keeps by the same order.
+    """
+    each, its = checkpoint.alias(), evaluation.alias()
+    return (
+        select(each.c.id)
+        .join(its, and_(its.c.attempt_id == each.c.attempt_id, its.c.step == each.c.step))
+        .where(each.c.job_id == job_id, each.c.state == "ready", its.c.selected.is_not(None))
+        .order_by(its.c.selected.desc(), each.c.step.desc(), each.c.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
 def _scored() -> Select[Any]:
-    """Checkpoints with their project and the score of their step's evaluation, None before it ended."""
+    """Checkpoints with their project and what their step's evaluation said, None before it ended."""
     is_its = and_(
         evaluation.c.attempt_id == checkpoint.c.attempt_id, evaluation.c.step == checkpoint.c.step
     )
     return (
-        select(checkpoint, evaluation.c.score)
+        select(
+            checkpoint,
+            evaluation.c.score,
+            evaluation.c.selected,
+            func.coalesce(checkpoint.c.id == best_of(checkpoint.c.job_id), False).label("is_best"),
+        )
         .join(job, job.c.id == checkpoint.c.job_id)
         .outerjoin(evaluation, is_its)
     )

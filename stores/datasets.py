@@ -147,7 +147,8 @@ async def job_using(connection: AsyncConnection, project_id: str, name: str) -> 
         t.job.c.project_id == project_id,
         t.job.c.state == "validating",
         text(
-            "exists (select 1 from jsonb_path_query(job.spec, '$.environments[*].datasets[*].ref') r"
+            "exists (select 1 from jsonb_path_query("
+            "job.spec, '$.**{0 to 1}.environments[*].datasets[*].ref') r"
             " where split_part(r #>> '{}', '@', 1) = :dataset_name)"
         ).bindparams(dataset_name=name),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, select, update
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -43,11 +43,22 @@ class NewVersion:
 
 
 async def ensure(connection: AsyncConnection, owner: Owner, id: str, name: str) -> Row[Any]:
-    """The environment of this name, created if need be, locked until the transaction ends."""
+    """The environment of this name, created if need be, locked until the transaction ends.
+
+    Its versions are numbered on from those of a deleted one of this name: `name@version` means one
+    package for ever, also to a job that is restarted after the deletion.
+    """
+    former = select(func.coalesce(func.max(environment.c.latest_version), 0)).where(
+        environment.c.project_id == owner.project_id, environment.c.name == name
+    )
     await connection.execute(
         insert(environment)
         .values(
-            id=id, organization_id=owner.organization_id, project_id=owner.project_id, name=name
+            id=id,
+            organization_id=owner.organization_id,
+            project_id=owner.project_id,
+            name=name,
+            latest_version=former.scalar_subquery(),
         )
         .on_conflict_do_nothing()
     )
@@ -162,11 +173,20 @@ async def yank(connection: AsyncConnection, version_id: str, reason: str) -> Row
 
 
 async def job_using(connection: AsyncConnection, environment_id: str) -> str | None:
-    """A job that has not ended and plays a version of this environment."""
+    """A job that has not ended and trains or evaluates on a version of this environment."""
+    spec = t.job.c.spec
+    trained = func.jsonb_path_query_array(spec, "$.environments[*].ref")
+    evaluated = func.jsonb_path_query_array(spec, "$.evaluation.environments[*].ref")
+    reference = environment.c.name + "@" + cast(version.c.version, Text)
     query = (
         select(t.job.c.id)
-        .join(version, version.c.id == t.job.c.environment_version_id)
-        .where(version.c.environment_id == environment_id, t.job.c.state.not_in(ENDED))
+        .join(environment, environment.c.project_id == t.job.c.project_id)
+        .join(version, version.c.environment_id == environment.c.id)
+        .where(
+            environment.c.id == environment_id,
+            t.job.c.state.not_in(ENDED),
+            or_(trained.op("?")(reference), evaluated.op("?")(reference)),
+        )
         .order_by(t.job.c.id)
         .limit(1)
     )

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import events
 from stores import tables as t
+from stores.checkpoints import best_of
 from stores.environments import Owner
 from stores.paging import PageOfRows, PageRequest, fetch_page
 
@@ -83,9 +84,11 @@ async def _add_attempt(
 
 
 def _query() -> Any:
-    return select(job, attempt.c.number.label("attempt_number")).join(
-        attempt, attempt.c.id == job.c.attempt_id
-    )
+    return select(
+        job,
+        attempt.c.number.label("attempt_number"),
+        best_of(job.c.id).label("best_checkpoint"),
+    ).join(attempt, attempt.c.id == job.c.attempt_id)
 
 
 async def find(

@@ -36,6 +36,8 @@ from stores.tables_bill import bill_line as bill_line
 from stores.tables_bill import host_interval as host_interval
 from stores.tables_bill import rollout_hop as rollout_hop
 from stores.tables_bill import sandbox_interval as sandbox_interval
+from stores.tables_evaluation import environment_column
+from stores.tables_evaluation import evaluation as evaluation
 from stores.tables_output import environment_output as environment_output
 
 organization = Table(
@@ -144,7 +146,7 @@ job = Table(
     Column("submitted_spec", JSONB, nullable=False),
     Column("labels", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("environment_version_id", Text, ForeignKey("environment_version.id")),
-    # Task lists of the splits that the job uses, as JSON lines: {split: {uri, sha, count}}.
+    # Task lists that the job uses, as JSON lines: {list: {uri, sha, count}}; `domain/task_lists.py`.
     Column("tasks", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("generation", BigInteger, nullable=False, server_default="1"),
     Column("observed_generation", BigInteger, nullable=False, server_default="0"),
@@ -266,6 +268,7 @@ rollout_group = Table(
     Column("purpose", Text, nullable=False),
     Column("task_id", Text, nullable=False),
     Column("environment_version_id", Text, nullable=False),
+    environment_column(),
     # Version at creation; for evaluation the step that is evaluated.
     Column("policy_version", Integer, nullable=False),
     Column("size", Integer, nullable=False),
@@ -411,21 +414,6 @@ checkpoint = Table(
         "job_id",
         postgresql_where=text("state = 'expired' and cleaned_at is null"),
     ),
-)
-
-evaluation = Table(
-    "evaluation",
-    metadata,
-    Column("attempt_id", Text, ForeignKey("attempt.id"), nullable=False),
-    Column("step", Integer, nullable=False),
-    Column("tasks", Integer, nullable=False),
-    Column("scored", Integer, nullable=False),
-    Column("unscorable", Integer, nullable=False),
-    Column("score", Double),
-    Column("seconds", Double, nullable=False),
-    Column("estimates", JSONB, nullable=False, server_default=text("'[]'")),
-    _created(),
-    PrimaryKeyConstraint("attempt_id", "step"),
 )
 
 operation = Table(

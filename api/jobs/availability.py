@@ -3,13 +3,14 @@
 A rule goes when what it refuses arrives. Nothing that a user writes is silently without effect.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from api.jobs.outcome import Outcome
+from api.jobs.uses import uses_of
 from venusrl.models.job_spec import JobSpec
-from venusrl.models.spec_rollout import CommandHarness
+from venusrl.models.spec_rollout import CommandHarness, EnvironmentPart
 
 CODE: Final = "not_available"
 
@@ -24,36 +25,22 @@ class Rule:
     hint: str
 
 
+@dataclass(frozen=True, slots=True)
+class EnvironmentRule:
+    """A field of an environment that cannot be had yet, wherever the environment stands."""
+
+    field: str
+    is_asked: Callable[[EnvironmentPart], bool]
+    message: str
+    hint: str
+
+
 RULES: Final = (
     Rule(
         "/model/training/type",
         lambda spec: spec.model.training.type == "lora",
         "LoRA adapters are not available yet.",
         "Use {type: full}; all weights are trained.",
-    ),
-    Rule(
-        "/environments/1",
-        lambda spec: len(spec.environments) > 1,
-        "A job on several environments is not available yet.",
-        "Keep one; submit one job an environment, or mix the tasks in one package.",
-    ),
-    Rule(
-        "/environments/0/filter",
-        lambda spec: spec.environments[0].filter is not None,
-        "Filters on tasks are not available yet.",
-        "Use a split of the environment's own, limit, or a setting in config.",
-    ),
-    Rule(
-        "/environments/0/harness",
-        lambda spec: isinstance(spec.environments[0].harness, CommandHarness),
-        "Agent programs as harness are not available yet.",
-        "Use chat, the platform's turn loop.",
-    ),
-    Rule(
-        "/environments/0/resources",
-        lambda spec: spec.environments[0].resources is not None,
-        "Resources of a sandbox cannot be set by a job yet.",
-        "Set limits.memory_mb and limits.pids in the environment's venus.toml.",
     ),
     Rule(
         "/algorithm/advantage",
@@ -69,18 +56,6 @@ RULES: Final = (
         lambda spec: spec.algorithm.task_sampling != "uniform",
         "Sampling of tasks by what they teach is not available yet.",
         "Use uniform; groups without variance are dropped and refilled.",
-    ),
-    Rule(
-        "/evaluation/environments",
-        lambda spec: spec.evaluation is not None and bool(spec.evaluation.environments),
-        "Evaluation on other environments is not available yet.",
-        "Leave it empty: the job's own environment is evaluated, on evaluation.split.",
-    ),
-    Rule(
-        "/evaluation/select_best",
-        lambda spec: spec.evaluation is not None and spec.evaluation.select_best is not None,
-        "The choice of a best checkpoint by a metric is not available yet.",
-        "Use checkpoints.keep_best with evaluation.every_steps, and GET /v1/jobs/{id}/evaluations.",
     ),
     Rule(
         "/checkpoints/export",
@@ -105,12 +80,6 @@ RULES: Final = (
         lambda spec: spec.resources.placement == "colocated",
         "Engines and trainer on the same GPUs are not available yet.",
         "Use auto or split.",
-    ),
-    Rule(
-        "/stop/target_eval",
-        lambda spec: spec.stop.target_eval is not None,
-        "An end by an evaluation's score is not available yet.",
-        "Use stop.max_steps and evaluation.every_steps; PATCH max_steps ends the job earlier.",
     ),
     Rule(
         "/budget/max_cost_usd",
@@ -139,26 +108,28 @@ RULES: Final = (
 )
 
 
-def check_availability(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:
-    """Refuse what cannot be honoured. `splits` counts tasks, empty when they are not known."""
+ENVIRONMENT_RULES: Final = (
+    EnvironmentRule(
+        "harness",
+        lambda use: isinstance(use.harness, CommandHarness),
+        "Agent programs as harness are not available yet.",
+        "Use chat, the platform's turn loop.",
+    ),
+    EnvironmentRule(
+        "resources",
+        lambda use: use.resources is not None,
+        "Resources of a sandbox cannot be set by a job yet.",
+        "Set limits.memory_mb and limits.pids in the environment's venus.toml.",
+    ),
+)
+
+
+def check_availability(spec: JobSpec, outcome: Outcome) -> None:
+    """Refuse what cannot be honoured."""
     for rule in RULES:
         if rule.is_asked(spec):
             outcome.error(rule.pointer, CODE, rule.message, rule.hint)
-    _check_epochs(spec, splits, outcome)
-
-
-def _check_epochs(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:
-    if spec.stop.max_epochs is None:
-        return
-    use = spec.environments[0]
-    tasks = min(splits.get(use.split, 0), use.limit or 1_000_000)
-    hint = "Use stop.max_steps."
-    if tasks:
-        batch = spec.rollout.groups_per_batch
-        steps = max(1, round(spec.stop.max_epochs * tasks / batch))
-        hint = (
-            f"Use stop.max_steps: {tasks} tasks in batches of {batch} make that {steps} steps,"
-            " fewer where groups are dropped."
-        )
-    message = "An end by epochs is not available yet."
-    outcome.error("/stop/max_epochs", CODE, message, hint)
+    for placed in uses_of(spec):
+        for one in ENVIRONMENT_RULES:
+            if one.is_asked(placed.use):
+                outcome.error(f"{placed.pointer}/{one.field}", CODE, one.message, one.hint)

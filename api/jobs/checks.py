@@ -1,11 +1,12 @@
 """What of a well-formed spec contradicts the project, the pool or itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from api.jobs.outcome import Outcome, Surroundings
-from api.jobs.resolution import REF, context_of, limits_of
+from api.jobs.resolution import MAX_STEPS_DEFAULT, context_of, limits_of, put_at
 from api.jobs.sources import check_datasets
+from api.jobs.uses import PlacedUse, check_uses, uses_of
 from api.problems import near_names
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
@@ -103,40 +104,36 @@ def _check_training(spec: JobSpec, outcome: Outcome) -> None:
             outcome.error(f"/model/training/{name}", "no_effect", message, "Remove it.")
 
 
-def check_environment(
+def check_environments(
     spec: JobSpec, normal: dict[str, Any], around: Surroundings, outcome: Outcome
 ) -> None:
-    """The environment has a ready version with the splits; without a number the newest is taken."""
-    name, _, number = spec.environments[0].ref.partition("@")
+    """Each environment has a ready version with its splits; without a number the newest is taken."""
+    for placed in uses_of(spec):
+        version = _ready_version(placed, around, outcome)
+        if version is None:
+            continue
+        outcome.versions[placed.pointer] = version
+        _check_rewrites(spec, placed, version, outcome)
+        pinned = f"{placed.use.ref.partition('@')[0]}@{version.version}"
+        put_at(normal, placed.ref, pinned)
+        if pinned != placed.use.ref:
+            outcome.resolved.append((placed.ref, pinned, "the newest ready version"))
+        provided = check_datasets(placed, normal, around.datasets, outcome)
+        _check_splits(placed, {**version.splits, **provided}, outcome)
+    outcome.version = outcome.versions.get("/environments/0")
+    check_uses(spec, outcome)
+
+
+def _ready_version(placed: PlacedUse, around: Surroundings, outcome: Outcome) -> Any:
+    name, _, number = placed.use.ref.partition("@")
     versions = around.environments.get(name)
     if not versions:
         near = near_names(name, list(around.environments))
         message = f"There is no environment {name!r} in this project."
-        outcome.error(REF, "unknown_environment", message, f"See GET /v1/environments.{near}")
-        return
-    version = outcome.version = _usable(versions, name, number, outcome)
-    if version is None:
-        return
-    normal["environments"][0]["ref"] = f"{name}@{version.version}"
-    _check_rewrites(spec, version, outcome)
-    if not number:
-        outcome.resolved.append((REF, f"{name}@{version.version}", "the newest ready version"))
-    provided = check_datasets(spec, normal, around.datasets, outcome)
-    outcome.splits = {**version.splits, **provided}
-    _check_splits(spec, outcome.splits, outcome)
-
-
-def _check_rewrites(spec: JobSpec, version: Any, outcome: Outcome) -> None:
-    if spec.model.on_history_rewrite == "keep" and (version.manifest or {}).get("rewrites_history"):
-        message = (
-            f"The environment {spec.environments[0].ref} rewrites its history; it cannot be kept."
+        outcome.error(
+            placed.ref, "unknown_environment", message, f"See GET /v1/environments.{near}"
         )
-        hint = "Use segment: each rewritten history is a token sequence of its own."
-        outcome.error("/model/on_history_rewrite", "history_rewritten", message, hint)
-
-
-def _usable(versions: Sequence[Any], name: str, number: str, outcome: Outcome) -> Any:
-    """The version of this number, or the newest published one; None with a finding."""
+        return None
     ready = [row for row in versions if row.state == "ready"]
     meant = [row for row in ready if (row.version == int(number) if number else not row.is_draft)]
     found = [row for row in meant if row.yanked_at is None]
@@ -148,13 +145,13 @@ def _usable(versions: Sequence[Any], name: str, number: str, outcome: Outcome) -
         why = f": {meant[-1].yank_reason}" if meant[-1].yank_reason else ""
         message = f"{which} of environment {name!r} is yanked{why}."
         hint = f"Newest versions: {states}. POST .../publish takes a yank back."
-        outcome.error(REF, "version_yanked", message, hint)
+        outcome.error(placed.ref, "version_yanked", message, hint)
         return None
     message = f"Environment {name!r} has no such ready version."
     hint = f"Newest versions: {states}."
     if any(row.is_draft for row in ready) and not number:
         hint += " A draft is used by its number, or once it is published."
-    outcome.error(REF, "version_not_ready", message, hint)
+    outcome.error(placed.ref, "version_not_ready", message, hint)
     return None
 
 
@@ -164,19 +161,20 @@ def _state(row: Any) -> str:
     return "draft" if row.is_draft and row.state == "ready" else str(row.state)
 
 
-def _check_splits(spec: JobSpec, splits: Mapping[str, int], outcome: Outcome) -> None:
-    wanted = [("/environments/0/split", spec.environments[0].split)]
-    if spec.evaluation is not None:
-        wanted.append(("/evaluation/split", spec.evaluation.split))
-    for pointer, split in wanted:
+def _check_rewrites(spec: JobSpec, placed: PlacedUse, version: Any, outcome: Outcome) -> None:
+    if spec.model.on_history_rewrite == "keep" and (version.manifest or {}).get("rewrites_history"):
+        message = f"The environment {placed.use.ref} rewrites its history; it cannot be kept."
+        hint = "Use segment: each rewritten history is a token sequence of its own."
+        outcome.error("/model/on_history_rewrite", "history_rewritten", message, hint)
+
+
+def _check_splits(placed: PlacedUse, splits: Mapping[str, int], outcome: Outcome) -> None:
+    for pointer, split in placed.splits:
         if split not in splits:
             near = near_names(split, list(splits))
             message = f"The environment has no split {split!r}."
             hint = f"It has: {', '.join(sorted(splits))}.{near}"
             outcome.error(pointer, "unknown_split", message, hint)
-    if spec.evaluation is not None and spec.evaluation.split == spec.environments[0].split:
-        message = "The evaluation uses the split that the job trains on."
-        outcome.warn("/evaluation/split", "not_held_out", message)
 
 
 def check_rollout(spec: JobSpec, outcome: Outcome) -> None:
@@ -227,23 +225,38 @@ def check_resources(spec: JobSpec, around: Surroundings, outcome: Outcome) -> No
 
 def check_lifetimes(spec: JobSpec, outcome: Outcome) -> None:
     """Limits of time and of steps fit in one another."""
-    steps = spec.stop.max_steps
-    if spec.optimizer.warmup_steps > steps:
+    steps = spec.stop.max_steps or (MAX_STEPS_DEFAULT if spec.stop.max_epochs is None else None)
+    if steps is not None and spec.optimizer.warmup_steps > steps:
         message = f"The rate never reaches its full value: the job has {steps} steps."
         outcome.warn("/optimizer/warmup_steps", "lifetime", message, f"Use at most {steps}.")
-    if outcome.version is None:
-        return
-    limits, chosen = limits_of(outcome.version), spec.environments[0].wall_s
-    wall_s = limits["wall_s"] if chosen is None else chosen
-    if chosen is not None and chosen < limits["reply_s"]:
+    longest = ("", 0.0)
+    for placed in uses_of(spec):
+        if placed.pointer in outcome.versions:
+            wall_s = _check_wall(placed, outcome)
+            longest = max(longest, (placed.pointer, wall_s), key=lambda pair: pair[1])
+    hours, wall_s = spec.budget.max_wall_hours, longest[1]
+    if hours is not None and hours * HOUR_S < wall_s:
+        message = f"One rollout may take {wall_s:g} s, the whole job only {hours * HOUR_S:g} s."
+        hint = f"Use at least {wall_s / HOUR_S:.3g}, or a lower {_dotted(longest[0])}.wall_s."
+        outcome.error("/budget/max_wall_hours", "lifetime", message, hint)
+
+
+def _check_wall(placed: PlacedUse, outcome: Outcome) -> float:
+    """Seconds that a rollout of the environment may take."""
+    limits, chosen = limits_of(outcome.versions[placed.pointer]), placed.use.wall_s
+    if chosen is None:
+        return limits["wall_s"]
+    if chosen < limits["reply_s"]:
         message = (
             f"One reply of the environment may take {limits['reply_s']:g} s; the rollout's limit of"
             f" {chosen:g} s cuts it off."
         )
         hint = f"Use at least {limits['reply_s']:g}, or lower limits.reply_s of the environment."
-        outcome.warn("/environments/0/wall_s", "lifetime", message, hint)
-    hours = spec.budget.max_wall_hours
-    if hours is not None and hours * HOUR_S < wall_s:
-        message = f"One rollout may take {wall_s:g} s, the whole job only {hours * HOUR_S:g} s."
-        hint = f"Use at least {wall_s / HOUR_S:.3g}, or a lower environments[0].wall_s."
-        outcome.error("/budget/max_wall_hours", "lifetime", message, hint)
+        outcome.warn(f"{placed.pointer}/wall_s", "lifetime", message, hint)
+    return chosen
+
+
+def _dotted(pointer: str) -> str:
+    """As people write a place: environments[0]."""
+    *path, number = pointer.strip("/").split("/")
+    return f"{'.'.join(path)}[{number}]"

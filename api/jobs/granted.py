@@ -20,17 +20,16 @@ PORT_MAX: Final = 65_535
 
 
 def check_secrets(spec: JobSpec, around: Surroundings, outcome: Outcome) -> None:
-    """Every secret that is named exists, and the environment gets those that it needs."""
+    """Every secret that is named exists, and each environment gets those that it needs."""
     for variable, name in spec.secrets.items():
         pointer = f"/secrets/{escaped(variable)}"
         if RESERVED.fullmatch(variable):
             message = f"The variable {variable} belongs to the platform."
             outcome.error(pointer, "reserved_variable", message, "Use another name.")
         _check_known(name, pointer, around, outcome)
-    if outcome.version is None:
-        return
-    declared = (outcome.version.manifest or {}).get("secrets") or ()
-    for variable in declared:
+    manifests = [version.manifest or {} for version in outcome.versions.values()]
+    declared = [variable for manifest in manifests for variable in manifest.get("secrets") or ()]
+    for variable in dict.fromkeys(declared):
         if variable not in spec.secrets:
             message = f"The environment needs the variable {variable}."
             hint = f"Add secrets: {{{variable}: NAME}}, NAME being a secret of this project."

@@ -33,9 +33,9 @@ class Outcome:
     resolved: list[tuple[str, Any, str]] = field(default_factory=list)
     spec: dict[str, Any] | None = None
     version: Any = None
-    """Row of the environment version that the job uses."""
-    splits: Mapping[str, int] = field(default_factory=dict)
-    """Tasks by split, of the environment and of the datasets; empty when they are not known."""
+    """Row of the version of the job's first environment."""
+    versions: dict[str, Any] = field(default_factory=dict)
+    """Rows of environment versions by the pointer of the environment that uses them."""
 
     def error(self, pointer: str, code: str, message: str, hint: str = "") -> None:
         """Add an error."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from api.jobs.outcome import Outcome, Surroundings
+from api.jobs.uses import FROM_ELSEWHERE, evaluated, uses_of
 from infra.settings import Settings
 from venusrl.env.host.manifest import EnvironmentLimits
 from venusrl.models.checkpoints import BaseModelInfo
@@ -12,12 +13,8 @@ from venusrl.models.job_spec import JobSpec
 SMALL_MODEL_PARAMETERS: Final = 10_000_000
 """Below it full-weight training takes the larger default learning rate."""
 
-REF: Final = "/environments/0/ref"
-
-FROM_ELSEWHERE: Final = frozenset(
-    {"/model/context_tokens", "/environments/0/max_turns", "/environments/0/wall_s"}
-)
-"""Places where null, not `auto`, asks for a value."""
+MAX_STEPS_DEFAULT: Final = 100
+"""The last step of a job that names no end."""
 
 
 class Choice(NamedTuple):
@@ -86,7 +83,7 @@ def put_at(document: Any, pointer: str, value: Any) -> None:
 
 def _put(normal: dict[str, Any], choice: Choice) -> bool:
     now = value_at(normal, choice.pointer)
-    is_open = now is None if choice.pointer in FROM_ELSEWHERE else now == "auto"
+    is_open = now is None if FROM_ELSEWHERE.fullmatch(choice.pointer) else now == "auto"
     if is_open:
         put_at(normal, choice.pointer, choice.value)
     return is_open
@@ -95,9 +92,14 @@ def _put(normal: dict[str, Any], choice: Choice) -> bool:
 def _choices(spec: JobSpec, around: Surroundings, outcome: Outcome) -> Iterator[Choice]:
     model = around.models[spec.model.base]
     yield Choice("/model/context_tokens", *context_of(spec, model, around.settings))
-    limits = limits_of(outcome.version)
-    yield Choice("/environments/0/max_turns", int(limits["max_turns"]), "the environment's limit")
-    yield Choice("/environments/0/wall_s", float(limits["wall_s"]), "the environment's limit")
+    for placed in uses_of(spec):
+        limits, reason = limits_of(outcome.versions[placed.pointer]), "the environment's limit"
+        yield Choice(f"{placed.pointer}/max_turns", int(limits["max_turns"]), reason)
+        yield Choice(f"{placed.pointer}/wall_s", float(limits["wall_s"]), reason)
+    for placed in evaluated(spec):
+        yield Choice(f"{placed.pointer}/split", placed.splits[0][1], "evaluation.split")
+    if spec.stop.max_epochs is None:
+        yield Choice("/stop/max_steps", MAX_STEPS_DEFAULT, "no end was named")
     half = max(1, spec.rollout.group_size // 2)
     yield Choice("/rollout/on_failure/min_group_size", half, "half of the group")
     yield from _of_learning(spec, model)

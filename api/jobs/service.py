@@ -174,6 +174,11 @@ def changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     made = copy.deepcopy(dict(spec))
     for name, value in changes.items():
         put_at(made, PLACES[name], value)
+    kept = [
+        one for one in made.get("resolved", ()) if value_at(made, one["pointer"]) == one["value"]
+    ]
+    if "resolved" in made:
+        made["resolved"] = kept
     return made
 
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from api.jobs.outcome import Outcome
+from api.jobs.resolution import put_at
+from api.jobs.uses import PlacedUse
 from api.problems import near_names
 from stores import datasets
 from stores.unit_of_work import AsyncConnection
-from venusrl.models.job_spec import JobSpec
 
 REF: Final = re.compile(r"([a-z][a-z0-9_-]{0,62})(@[0-9]{1,9})?")
 
@@ -23,14 +24,19 @@ def base_named(body: Any) -> object:
 
 
 def _datasets_named(body: Any) -> Iterator[str]:
-    environments = body.get("environments") if isinstance(body, dict) else None
-    for environment in environments if isinstance(environments, list) else ():
+    evaluation = body.get("evaluation") if isinstance(body, dict) else None
+    for environment in (*_environments_in(body), *_environments_in(evaluation)):
         uses = environment.get("datasets") if isinstance(environment, dict) else None
         for use in uses if isinstance(uses, list) else ():
             ref = use.get("ref") if isinstance(use, dict) else None
             match = REF.fullmatch(ref) if isinstance(ref, str) else None
             if match is not None:
                 yield match[1]
+
+
+def _environments_in(part: Any) -> Sequence[Any]:
+    environments = part.get("environments") if isinstance(part, dict) else None
+    return environments if isinstance(environments, list) else ()
 
 
 async def known_datasets(
@@ -49,28 +55,31 @@ async def known_datasets(
 
 
 def check_datasets(
-    spec: JobSpec,
+    placed: PlacedUse,
     normal: dict[str, Any],
     known: Mapping[str, Sequence[Any]],
     outcome: Outcome,
 ) -> dict[str, int]:
     """Pin each dataset to a ready version; returns rows by split that datasets provide."""
     provided: dict[str, int] = {}
-    for number, use in enumerate(spec.environments[0].datasets):
-        pointer = f"/environments/0/datasets/{number}/ref"
+    refs = [use.ref for use in placed.use.datasets]
+    for number, use in enumerate(placed.use.datasets):
+        pointer = f"{placed.pointer}/datasets/{number}/ref"
         row = _ready_version(use.ref, known, pointer, outcome)
         if row is None:
             continue
         pinned = f"{use.ref.partition('@')[0]}@{row.version}"
-        normal["environments"][0]["datasets"][number]["ref"] = pinned
+        put_at(normal, pointer, pinned)
+        refs[number] = pinned
         if pinned != use.ref:
             outcome.resolved.append((pointer, pinned, "the newest ready version"))
         for split, file in row.files.items():
             provided[split] = provided.get(split, 0) + int(file["rows"] or 0)
-    refs = [one["ref"] for one in normal["environments"][0]["datasets"]]
     for ref in sorted({ref for ref in refs if refs.count(ref) > 1}):
         message = f"The dataset {ref} is named twice."
-        outcome.error("/environments/0/datasets", "repeated_dataset", message, "Raise its weight.")
+        outcome.error(
+            f"{placed.pointer}/datasets", "repeated_dataset", message, "Raise its weight."
+        )
     return provided
 
 

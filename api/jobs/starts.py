@@ -1,6 +1,5 @@
 """Verbs that start from a checkpoint: restart makes a new attempt, branch a new job."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -9,7 +8,8 @@ from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
 from api.jobs import service
 from api.jobs.outcome import Outcome
-from api.jobs.resolution import FROM_ELSEWHERE, REF, put_at
+from api.jobs.resolution import put_at, value_at
+from api.jobs.uses import FROM_ELSEWHERE, PINNED
 from api.jobs.views import job_of
 from api.problems import Finding, Problem, conflict, invalid, not_found
 from domain.states import TERMINAL, JobState
@@ -22,11 +22,9 @@ Asked = tuple[str, str | None]
 """A job, and the checkpoint of it that is asked for."""
 
 DATA_FIELDS: Final = ("config", "datasets", "filter", "limit", "ref", "shuffle", "split")
-"""Fields of an environment that decide which task an ordinal names."""
+"""Fields of an environment that decide which task an ordinal names; of several, the weights too."""
 
-
-DATASET_REF: Final = re.compile(r"/environments/0/datasets/[0-9]+/ref")
-"""Pointer of a dataset's version."""
+LAST_STEP: Final = "/stop/max_steps"
 
 
 async def restart(
@@ -68,7 +66,8 @@ async def branch(
     if found is None:
         detail = "The job has no checkpoint yet; submit its spec anew, or wait for the first one."
         raise conflict(detail, "checkpoint_not_ready")
-    spec = merged(reopened(row.spec) if body.overrides else row.spec, body.overrides)
+    former = reopened(row.spec, row.submitted_spec) if body.overrides else row.spec
+    spec = merged(former, body.overrides)
     if body.name is not None:
         spec["name"] = body.name
     outcome = await service.check(connection, gateway, caller, spec)
@@ -93,13 +92,20 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return made
 
 
-def reopened(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec with every `auto` back in its place, but for pinned versions."""
+def reopened(spec: Mapping[str, Any], submitted: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The spec with every `auto` back in its place, but for pinned versions.
+
+    A last step that epochs lowered becomes again what was submitted.
+    """
     made = merged({}, spec)
     for one in spec.get("resolved", ()):
         pointer = one["pointer"]
-        if pointer != REF and not DATASET_REF.fullmatch(pointer):
-            made = _with(made, pointer, None if pointer in FROM_ELSEWHERE else "auto")
+        if PINNED.fullmatch(pointer):
+            continue
+        opened = None if FROM_ELSEWHERE.fullmatch(pointer) else "auto"
+        if pointer == LAST_STEP:
+            opened = value_at(submitted or {}, pointer)
+        made = _with(made, pointer, opened)
     return made
 
 
@@ -133,13 +139,12 @@ def _check_base(former: Mapping[str, Any], outcome: Outcome) -> None:
 
 def _reads_same_tasks(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether an ordinal names the same task in both, so that the data position holds."""
-    uses = (one["environments"][0], other["environments"][0])
-    is_same = all(
-        # Specs of a former version lack some; empty is the same as missing.
-        (uses[0].get(name) or None) == (uses[1].get(name) or None)
-        for name in DATA_FIELDS
-    )
-    return is_same and bool(one["seed"] == other["seed"])
+    pairs = list(zip(one["environments"], other["environments"], strict=False))
+    if len(one["environments"]) != len(other["environments"]) or one["seed"] != other["seed"]:
+        return False
+    fields = DATA_FIELDS if len(pairs) == 1 else (*DATA_FIELDS, "weight")
+    # Specs of a former version lack some; empty is the same as missing.
+    return all((a.get(name) or None) == (b.get(name) or None) for a, b in pairs for name in fields)
 
 
 async def _checkpoint(connection: AsyncConnection, caller: ProjectCaller, asked: Asked) -> Any:
@@ -171,7 +176,9 @@ def _start(found: Any) -> Start:
 
 
 def _check_steps_left(start: Start, spec: Mapping[str, Any]) -> None:
-    if start.base_step >= spec["stop"]["max_steps"]:
+    last = spec["stop"]["max_steps"]
+    # Where only epochs bound the job, its last step is known once its tasks are counted.
+    if last is not None and start.base_step >= last:
         detail = (
             f"The checkpoint's step {start.base_step} is the job's last step already;"
             " raise stop.max_steps."

@@ -31,13 +31,13 @@ def validate(body: Any, around: Surroundings) -> Outcome:
         return outcome
     normal = spec.model_dump(mode="json")
     checks.check_model(spec, around, outcome)
-    checks.check_environment(spec, normal, around, outcome)
+    checks.check_environments(spec, normal, around, outcome)
     checks.check_rollout(spec, outcome)
     checks.check_resources(spec, around, outcome)
     checks.check_lifetimes(spec, outcome)
     granted.check_secrets(spec, around, outcome)
     granted.check_judges(spec, around, outcome)
-    check_availability(spec, outcome.splits, outcome)
+    check_availability(spec, outcome)
     if outcome.is_valid:
         resolve(spec, normal, around, outcome)
         outcome.spec = normal

@@ -28,6 +28,7 @@ def job_of(row: Any, findings: Sequence[Found] = ()) -> Job:
         queue_reason=row.queue_reason,
         queue_position=row.queue_position,
         failure=None if row.failure is None else Failure.model_validate(row.failure),
+        best_checkpoint=row.best_checkpoint,
         created_at=row.created_at,
         started_at=row.started_at,
         ended_at=row.ended_at,

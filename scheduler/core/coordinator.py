@@ -19,6 +19,7 @@ from domain.events import (
     DesiredChanged,
     EngineSynced,
     EngineSyncFailed,
+    EvaluationScored,
     Event,
     GradeFailed,
     GroupGraded,
@@ -178,6 +179,8 @@ def _fold(run: Pass, event: Event) -> None:
             _fold_training(run, run.state.attempts[event.attempt_id], event)
         case CheckpointWritten():
             lifecycle.note_checkpoint(run, run.state.attempts[event.attempt_id], event)
+        case EvaluationScored():
+            lifecycle.note_score(run, run.state.attempts[event.attempt_id], event)
         case _:
             assert_never(event)
 

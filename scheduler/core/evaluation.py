@@ -105,7 +105,7 @@ def check_limits(run: Pass, job: JobRecord) -> None:
     since = current.deferring_since
     if since is not None and run.now - since > EVALUATION_SYNC_DEFER_S:
         _abandon(run, job, current, "sync_deferral_limit")
-    elif current.policy is None and not _may_be_served(run.state, job, current.step):
+    elif not _may_be_served(run.state, job, current):
         _abandon(run, job, current, "no_engine_serves_the_version")
 
 
@@ -114,9 +114,12 @@ def _unopened(job: JobRecord, current: EvaluationRun) -> int:
     return 0 if plan is None or current.is_abandoned else plan.tasks - current.opened
 
 
-def _may_be_served(state: State, job: JobRecord, step: int) -> bool:
-    """An engine serves this version, or one whose fate is open may."""
-    if any(engine.version == step for engine in state.engines_of(job)):
+def _may_be_served(state: State, job: JobRecord, current: EvaluationRun) -> bool:
+    """An engine serves this version, one may be sent to it, or one whose fate is open may serve it."""
+    versions = [engine.version for engine in state.engines_of(job)]
+    if current.step in versions:
+        return True
+    if current.policy is not None and (not versions or min(versions) < current.step):
         return True
     return any(True for _ in state.expected_hosts(HostKind.ENGINE, job.attempt_id))
 

@@ -10,7 +10,13 @@ from dataclasses import replace
 from typing import Final
 
 from domain.commands import EndTry, SetJobState, WriteCheckpoint
-from domain.events import CheckpointWritten, DesiredChanged, JobSubmitted, StepCommitted
+from domain.events import (
+    CheckpointWritten,
+    DesiredChanged,
+    EvaluationScored,
+    JobSubmitted,
+    StepCommitted,
+)
 from domain.plan import JobLimits
 from domain.policy import PolicyRef
 from domain.states import Desired, DropReason, End, JobState, move
@@ -21,6 +27,9 @@ from scheduler.core.state import Pass
 CHECKPOINT_WAIT_S: Final = 120.0
 """Longest wait of a pause or cancel for its checkpoint or for a step that is closing. Giving up loses
 nothing: recovery re-applies the recorded steps on the checkpoint before."""
+
+TARGET_REACHED: Final = "target_reached"
+"""Reason of a job that an evaluation's number ended."""
 
 HOST_LOSSES_MAX: Final = 8
 """Losses of an attempt's trainer without a committed step, or of its engines without a finished
@@ -75,14 +84,38 @@ def pause_for(run: Pass, job: JobRecord, reason: str) -> None:
 
 def _adopt_limits(run: Pass, job: JobRecord, limits: JobLimits) -> None:
     """Take new limits; a committed step, or one that is full and will be made, is never undone."""
+    job.plan = replace(job.plan, priority=limits.priority)
+    _move_last_step(run, job, max(limits.max_steps, _sure_step(job)))
+    run.grants_wanted = run.queue_wanted = True
+
+
+def _sure_step(job: JobRecord) -> int:
+    """The last step that is committed, or full and will be."""
     is_full = len(job.positions) == job.plan.groups_per_batch
-    floor = job.filling if is_full else job.committed
-    job.plan = replace(job.plan, max_steps=max(limits.max_steps, floor), priority=limits.priority)
+    return job.filling if is_full else job.committed
+
+
+def _move_last_step(run: Pass, job: JobRecord, last: int) -> None:
+    job.plan = replace(job.plan, max_steps=last)
     hold_limit(run, job)
     if job.policy is not None and job.policy.version == job.committed:
         evaluation.begin_due(job, job.policy)
     job.batch_is_old = job.ranks_are_old = True
-    run.grants_wanted = run.queue_wanted = True
+
+
+def note_score(run: Pass, job: JobRecord, event: EvaluationScored) -> None:
+    """An evaluation gave its number; at the target the job ends."""
+    target = job.plan.target_eval
+    if target is not None and event.selected is not None and event.selected >= target:
+        job.reached_step = event.step
+        run.touch(job)
+
+
+def _end_at_target(run: Pass, job: JobRecord) -> None:
+    """Once the target is reached nothing more is trained than what is sure to come."""
+    if job.reached_step is not None and job.plan.max_steps > _sure_step(job):
+        _move_last_step(run, job, _sure_step(job))
+        run.grants_wanted = True
 
 
 def hold_limit(run: Pass, job: JobRecord) -> None:
@@ -106,6 +139,7 @@ def hold_limit(run: Pass, job: JobRecord) -> None:
 
 def advance(run: Pass, job: JobRecord) -> None:
     """Make the moves that the present facts allow."""
+    _end_at_target(run, job)
     if job.desired is Desired.CANCEL and job.state is not JobState.CANCELLING:
         _begin_cancel(run, job)
     wants_pause = job.desired is Desired.PAUSE or job.pause_wanted is not None
@@ -161,12 +195,17 @@ def note_checkpoint(run: Pass, job: JobRecord, event: CheckpointWritten) -> None
 
 
 def ask_due_checkpoint(run: Pass, job: JobRecord) -> None:
-    """Every n steps and at the end; asked again of a new trainer as long as it is not written."""
+    """Every n steps and at the end; asked again of a new trainer as long as it is not written.
+
+    Where an evaluation may end the job, each evaluated step has one.
+    """
     if not job.is_running:
         return
     every = job.plan.checkpoint_every
     due = job.committed - job.committed % every if every > 0 else 0
-    if job.committed >= job.plan.max_steps:
+    if job.plan.target_eval is not None and evaluation.is_due(job, job.committed):
+        due = job.committed
+    if job.committed >= job.plan.max_steps > job.base_step:
         _ask_checkpoint(run, job, "final")
     elif due > job.base_step and due > (job.checkpoint.written_step or 0):
         _ask_checkpoint(run, job, "periodic")
@@ -319,7 +358,8 @@ def _ask_checkpoint(run: Pass, job: JobRecord, reason: str) -> None:
 
 
 def _finish_if_done(run: Pass, job: JobRecord) -> None:
-    if job.committed < job.plan.max_steps or job.checkpoint.written_step != job.committed:
+    is_covered = job.committed == job.base_step or job.checkpoint.written_step == job.committed
+    if job.committed < job.plan.max_steps or not is_covered:
         return
     is_evaluated = not job.evaluations and (
         job.committed in job.evaluated or not evaluation.is_due(job, job.committed)
@@ -328,7 +368,7 @@ def _finish_if_done(run: Pass, job: JobRecord) -> None:
         return
     batches.give_up_step(run, job)
     _drop_all(run, job, keep_closing_step=False)
-    run.set_state(job, JobState.SUCCEEDED)
+    run.set_state(job, JobState.SUCCEEDED, TARGET_REACHED if job.reached_step is not None else None)
     _forget(run, job)
 
 

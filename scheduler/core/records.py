@@ -265,6 +265,8 @@ class JobRecord:
     engine_losses: int = 0
     pause_wanted: str | None = None
     """The core's own reason to pause; the user's wish to run ends it."""
+    reached_step: int | None = None
+    """Evaluated step that reached the plan's target: the job ends with what is committed."""
     reason: str | None = None
     queue_position: int | None = None
     said_generation: int = -1

@@ -101,6 +101,7 @@ def _restore_job(run: Pass, restored: RestoredJob, rows: list[RestoredHost]) -> 
         checkpoint=Checkpointing(
             written_step=restored.checkpoint_step or restored.base_step or None
         ),
+        reached_step=restored.reached_step,
         reason=restored.reason,
         said_generation=restored.generation if observed is None else observed,
         draining_since=run.now,
@@ -115,7 +116,7 @@ def _restore_job(run: Pass, restored: RestoredJob, rows: list[RestoredHost]) -> 
     for group in restored.groups:
         _restore_group(run, job, group)
     lifecycle.hold_limit(run, job)
-    _restore_evaluations(job, restored.issued_evaluations)
+    _restore_evaluations(job, restored)
     run.touch(job)
 
 
@@ -211,14 +212,21 @@ def _expected(host: HostId | None, engines: set[HostId]) -> HostId | None:
     return host if host in engines else None
 
 
-def _restore_evaluations(job: JobRecord, issued: tuple[int, ...]) -> None:
-    """Evaluations that have groups go on; the newest policy's begins if it is due."""
+def _restore_evaluations(job: JobRecord, restored: RestoredJob) -> None:
+    """Evaluations that have groups go on, those that waited behind them wait, the newest begins if due.
+
+    They are made in the order of their steps, so that a step before the last made one waits no more.
+    """
     opened: dict[int, int] = {}
-    for ordinal in issued:
+    for ordinal in restored.issued_evaluations:
         step, place = evaluation.place_of(ordinal)
         if step not in job.evaluated:
             opened[step] = max(opened.get(step, 0), place + 1)
-    for step in sorted(opened):
-        job.evaluations.append(EvaluationRun(step=step, policy=None, opened=opened[step]))
+    known = {policy.version: policy for policy in restored.policies}
+    last = max((*job.evaluated, *opened), default=-1)
+    waiting = [step for step in known if step > last and evaluation.is_due(job, step)]
+    for step in sorted({*opened, *waiting}):
+        run = EvaluationRun(step=step, policy=known.get(step), opened=opened.get(step, 0))
+        job.evaluations.append(run)
     if job.policy is not None:
         evaluation.begin_due(job, job.policy)

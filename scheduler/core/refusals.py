@@ -13,6 +13,7 @@ from domain.events import (
     DesiredChanged,
     EngineSynced,
     EngineSyncFailed,
+    EvaluationScored,
     Event,
     GradeFailed,
     GroupGraded,
@@ -83,6 +84,9 @@ def check(state: State, event: Event) -> Refusal | None:
             return _check_grade(state, event)
         case EngineSynced() | EngineSyncFailed():
             return _check_sync(state, event)
+        case EvaluationScored():
+            job = state.job_of(event.attempt_id)
+            return FOREIGN if job is None else DUPLICATE if job.reached_step is not None else None
         case _:
             return _check_trainer(state, event)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Integer, Row, Select, cast, func, or_, select, update
+from sqlalchemy import Integer, Row, Select, cast, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -175,8 +175,8 @@ async def starting_points(connection: AsyncConnection, job_id: JobId) -> set[Che
 async def evaluation_scores(
     connection: AsyncConnection, attempt_id: AttemptId
 ) -> dict[int, float | None]:
-    """Scores by evaluated step, None while an evaluation runs; steps whose evaluation gave no score
-    are left out."""
+    """What checkpoints are compared by, by evaluated step; None while an evaluation runs; steps whose
+    evaluation gave no such number are left out."""
     group, done = t.rollout_group, t.evaluation
     begun = (
         select(group.c.policy_version.label("step"))
@@ -186,30 +186,41 @@ async def evaluation_scores(
     )
     is_of_step = (done.c.attempt_id == attempt_id) & (done.c.step == begun.c.step)
     query = (
-        select(begun.c.step, done.c.score)
+        select(begun.c.step, done.c.selected)
         .select_from(begun.outerjoin(done, is_of_step))
-        .where(done.c.step.is_(None) | done.c.score.is_not(None))
+        .where(done.c.step.is_(None) | done.c.selected.is_not(None))
     )
-    return {row.step: row.score for row in await connection.execute(query)}
+    return {row.step: row.selected for row in await connection.execute(query)}
 
 
 async def published_before(
     connection: AsyncConnection, attempt_id: AttemptId, step: int
 ) -> tuple[tuple[str, str], ...]:
-    """(weights, probe) paths of steps before `step` that no later step and no evaluation needs."""
+    """(weights, probe) paths of steps before `step` that no later step and no evaluation needs.
+
+    Evaluations are made in the order of their steps: those that wait are later than the one that runs.
+    """
     kept = select(step_table.c.weights_uri).where(
         step_table.c.attempt_id == attempt_id, step_table.c.step >= step
     )
-    pinned = select(t.rollout_group.c.policy_version).where(
-        t.rollout_group.c.attempt_id == attempt_id,
-        t.rollout_group.c.purpose == Purpose.EVALUATION.value,
-        t.rollout_group.c.closed_at.is_(None),
+    group, done = t.rollout_group, t.evaluation
+    is_done = exists().where(
+        done.c.attempt_id == group.c.attempt_id, done.c.step == group.c.policy_version
+    )
+    pinned = (
+        select(func.min(group.c.policy_version))
+        .where(
+            group.c.attempt_id == attempt_id,
+            group.c.purpose == Purpose.EVALUATION.value,
+            ~is_done,
+        )
+        .scalar_subquery()
     )
     query = select(step_table.c.weights_uri, step_table.c.probe_uri).where(
         step_table.c.attempt_id == attempt_id,
         step_table.c.step < step,
         step_table.c.weights_uri.not_in(kept),
-        step_table.c.step.not_in(pinned),
+        step_table.c.step < func.coalesce(pinned, step),
     )
     return tuple((row[0], row[1]) for row in await connection.execute(query))
 

@@ -24,6 +24,8 @@ class GroupOrigin:
     organization_id: str
     task_id: str
     environment_version_id: str
+    environment: int = 0
+    """Place of its environment among those of its purpose, in the spec's order."""
 
 
 async def open_group(
@@ -41,6 +43,7 @@ async def open_group(
             purpose=command.purpose.value,
             task_id=origin.task_id,
             environment_version_id=origin.environment_version_id,
+            environment=origin.environment,
             policy_version=command.policy_version,
             size=command.size,
             open=command.size,

@@ -1,22 +1,39 @@
 """What a finished evaluation leaves: its row, its metrics, its estimates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import Double, cast, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain import commands as c
-from domain.estimates import Estimate, estimates
+from domain.estimates import Estimate
+from domain.evaluations import (
+    Component,
+    EnvironmentResult,
+    EvaluatedUse,
+    EvaluationResult,
+    means_of,
+)
 from domain.ids import AttemptId
 from stores import tables as t
 
 group, rollout = t.rollout_group, t.rollout
 
-SCORE: Final = "evaluation/score"
-"""Metric of the mean reward over all scored rollouts."""
+PREFIX: Final = "evaluation"
+"""Of the names of its metrics; those of one environment go on with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What the spec says of a job's evaluations."""
+
+    uses: Sequence[EvaluatedUse]
+    is_apart: bool
+    """Whether each environment is shown besides the total."""
+    select_best: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +46,29 @@ class EvaluationScore:
     score: float | None
     seconds: float
     estimates: tuple[Estimate, ...]
+    selected: float | None
+    """What checkpoints are compared by."""
+    components: Mapping[str, float]
+    environments: Sequence[Mapping[str, object]]
 
 
 async def finish_evaluation(
-    connection: AsyncConnection, command: c.FinishEvaluation
+    connection: AsyncConnection, command: c.FinishEvaluation, evaluated: Evaluated
 ) -> EvaluationScore:
     """Aggregate the evaluation's rollouts and write its row and metrics; idempotent."""
-    score = await _aggregate(connection, command)
+    result, seconds = await _result(connection, command, evaluated.uses)
+    shown = result.environments if evaluated.is_apart else ()
+    score = EvaluationScore(
+        tasks=sum(one.tasks for one in result.environments),
+        scored=sum(one.scored for one in result.environments),
+        unscorable=sum(one.unscorable for one in result.environments),
+        score=result.score,
+        seconds=seconds,
+        estimates=result.estimates,
+        selected=result.selected(evaluated.select_best),
+        components=result.components,
+        environments=[_document(one) for one in shown],
+    )
     await connection.execute(
         insert(t.evaluation)
         .values(
@@ -47,42 +80,109 @@ async def finish_evaluation(
             score=score.score,
             seconds=score.seconds,
             estimates=[asdict(one) for one in score.estimates],
+            selected=score.selected,
+            components=dict(score.components),
+            environments=list(score.environments),
         )
         .on_conflict_do_nothing()
     )
-    if score.score is not None:
-        values = [(SCORE, score.score)]
-        values += [(f"evaluation/{one.name}", one.value) for one in score.estimates]
+    values = _values(PREFIX, score.score, score.estimates)
+    for one in shown:
+        values += _values(f"{PREFIX}/{one.use.name}", one.score, one.estimates)
+    if values:
         await _write_metrics(connection, command.attempt_id, command.step, values)
     return score
 
 
-async def _aggregate(connection: AsyncConnection, command: c.FinishEvaluation) -> EvaluationScore:
+def _document(one: EnvironmentResult) -> dict[str, object]:
+    return {
+        "name": one.use.name,
+        "ref": one.use.ref,
+        "weight": one.use.weight,
+        "tasks": one.tasks,
+        "scored": one.scored,
+        "unscorable": one.unscorable,
+        "score": one.score,
+        "estimates": [asdict(estimate) for estimate in one.estimates],
+        "components": means_of(one.components),
+    }
+
+
+def _values(prefix: str, score: float | None, shown: Sequence[Estimate]) -> list[tuple[str, float]]:
+    if score is None:
+        return []
+    return [(f"{prefix}/score", score), *((f"{prefix}/{one.name}", one.value) for one in shown)]
+
+
+async def _result(
+    connection: AsyncConnection, command: c.FinishEvaluation, uses: Sequence[EvaluatedUse]
+) -> tuple[EvaluationResult, float]:
+    """What the rows say by environment, and the seconds since the first group was opened."""
+    rows = await _tasks(connection, command)
+    components = await _components(connection, command)
+    environments = []
+    for number, use in enumerate(uses):
+        own = [row for row in rows if row.environment == number]
+        environments.append(
+            EnvironmentResult(
+                use=use,
+                tasks=len(own),
+                unscorable=sum(row.unscorable for row in own),
+                rewards=[[float(reward) for reward in row.rewards or ()] for row in own],
+                components=components.get(number, {}),
+            )
+        )
+    seconds = max((float(row.seconds) for row in rows), default=0.0)
+    return EvaluationResult(environments), seconds
+
+
+async def _tasks(connection: AsyncConnection, command: c.FinishEvaluation) -> Sequence[Any]:
     """One row a task: its rewards, its rollouts without one, when it was opened."""
     query = (
         select(
-            func.array_agg(rollout.c.reward).filter(rollout.c.reward.is_not(None)),
-            func.count().filter(rollout.c.verdict == "unscorable"),
-            func.extract("epoch", func.now() - func.min(group.c.created_at)),
+            group.c.environment,
+            func.array_agg(rollout.c.reward).filter(rollout.c.reward.is_not(None)).label("rewards"),
+            func.count().filter(rollout.c.verdict == "unscorable").label("unscorable"),
+            func.extract("epoch", func.now() - func.min(group.c.created_at)).label("seconds"),
         )
         .select_from(rollout.join(group, rollout.c.group_id == group.c.id))
-        .where(
-            group.c.attempt_id == command.attempt_id,
-            group.c.purpose == "evaluation",
-            group.c.policy_version == command.step,
-        )
+        .where(*_of(command))
         .group_by(group.c.id)
     )
-    rows = (await connection.execute(query)).all()
-    rewards = [[float(reward) for reward in row[0] or ()] for row in rows]
-    scored = [reward for task in rewards for reward in task]
-    return EvaluationScore(
-        tasks=len(rows),
-        scored=len(scored),
-        unscorable=sum(row[1] for row in rows),
-        score=sum(scored) / len(scored) if scored else None,
-        seconds=max((float(row[2]) for row in rows), default=0.0),
-        estimates=estimates(rewards),
+    return (await connection.execute(query)).all()
+
+
+async def _components(
+    connection: AsyncConnection, command: c.FinishEvaluation
+) -> dict[int, dict[str, Component]]:
+    """Means of what the rewards and metrics of scored rollouts are as numbers, by environment."""
+    found: dict[int, dict[str, Component]] = {}
+    # Rewards come last: a metric of the same name gives way.
+    for kind in ("metrics", "rewards"):
+        each = func.jsonb_each(rollout.c.components[kind]).table_valued("key", "value").lateral()
+        number = cast(each.c.value.op("#>>")(text("'{}'")), Double)
+        query = (
+            select(group.c.environment, each.c.key, func.avg(number), func.count())
+            .select_from(
+                rollout.join(group, rollout.c.group_id == group.c.id).join(each, text("true"))
+            )
+            .where(
+                *_of(command),
+                rollout.c.verdict == "scored",
+                func.jsonb_typeof(each.c.value) == "number",
+            )
+            .group_by(group.c.environment, each.c.key)
+        )
+        for environment, name, mean, count in await connection.execute(query):
+            found.setdefault(environment, {})[name] = Component(float(mean), count)
+    return found
+
+
+def _of(command: c.FinishEvaluation) -> tuple[Any, ...]:
+    return (
+        group.c.attempt_id == command.attempt_id,
+        group.c.purpose == "evaluation",
+        group.c.policy_version == command.step,
     )
 
 

@@ -51,9 +51,11 @@ class GroupToGrade:
     package_sha: str
     spec: Mapping[str, object]
     tasks: Mapping[str, Mapping[str, object]]
-    """Task lists by split: {split: {uri, sha, count}}."""
+    """Task lists by name (`domain/task_lists.py`): {name: {uri, sha, count}}."""
     members: tuple[ClosedMember, ...]
     """In index order."""
+    environment: int = 0
+    """Place of its environment among those of its purpose, in the spec's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ async def read_group(connection: AsyncConnection, group_id: GroupId) -> GroupToG
         spec=row["spec"],
         tasks=row["tasks"],
         members=members,
+        environment=row["environment"],
     )
 
 

@@ -1,10 +1,10 @@
 """What the leader reads of jobs: which want attention, and everything that a new leader restores."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, RowMapping, exists, func, or_, select, update
+from sqlalchemy import Row, RowMapping, Text, cast, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.events import (
@@ -52,7 +52,7 @@ class JobRow:
     project_id: ProjectId
     spec: Mapping[str, object]
     tasks: Mapping[str, Mapping[str, object]]
-    """Task lists by split: {split: {uri, sha, count}}."""
+    """Task lists by name (`domain/task_lists.py`): {name: {uri, sha, count}}."""
     generation: int
     observed_generation: int
     desired_generation: int
@@ -143,6 +143,19 @@ async def evaluated_steps(connection: AsyncConnection, attempt: AttemptId) -> tu
     return tuple(sorted((await connection.execute(query)).scalars()))
 
 
+async def reached_step(
+    connection: AsyncConnection, attempt: AttemptId, target: float | None
+) -> int | None:
+    """The first evaluated step whose selected number is at least the target."""
+    if target is None:
+        return None
+    query = select(func.min(t.evaluation.c.step)).where(
+        t.evaluation.c.attempt_id == attempt, t.evaluation.c.selected >= target
+    )
+    found: int | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
+
+
 async def last_ordinal(connection: AsyncConnection, attempt: AttemptId) -> int | None:
     """Largest training ordinal issued in this attempt."""
     query = select(func.max(group.c.ordinal)).where(
@@ -153,10 +166,8 @@ async def last_ordinal(connection: AsyncConnection, attempt: AttemptId) -> int |
 
 
 async def issued_ordinals(connection: AsyncConnection, attempt: AttemptId) -> set[int]:
-    """All training ordinals that have a group in this attempt."""
-    query = select(group.c.ordinal).where(
-        group.c.attempt_id == attempt, group.c.purpose == Purpose.TRAIN.value
-    )
+    """All ordinals that have a group in this attempt, those of evaluations too."""
+    query = select(group.c.ordinal).where(group.c.attempt_id == attempt)
     return set((await connection.execute(query)).scalars())
 
 
@@ -331,16 +342,19 @@ class PackageRef:
     sha: str
 
 
-async def package_of(connection: AsyncConnection, job_id: JobId) -> PackageRef | None:
-    """The package of the environment version that a job uses."""
-    versions = t.environment_version
+async def packages_of(
+    connection: AsyncConnection, project_id: str, refs: Sequence[str]
+) -> dict[str, PackageRef]:
+    """Packages of environment versions of a project, by reference; without those that are gone."""
+    versions, environments = t.environment_version, t.environment
+    name = environments.c.name + "@" + cast(versions.c.version, Text)
     query = (
-        select(versions.c.id, versions.c.package_uri, versions.c.package_sha)
-        .join(t.job, t.job.c.environment_version_id == versions.c.id)
-        .where(t.job.c.id == job_id)
+        select(name, versions.c.id, versions.c.package_uri, versions.c.package_sha)
+        .join(environments, environments.c.id == versions.c.environment_id)
+        .where(environments.c.project_id == project_id, name.in_(refs))
     )
-    row = (await connection.execute(query)).first()
-    return None if row is None else PackageRef(row.id, row.package_uri, row.package_sha)
+    rows = await connection.execute(query)
+    return {ref: PackageRef(id, uri, sha) for ref, id, uri, sha in rows}
 
 
 async def write_progress(

@@ -8,9 +8,11 @@ from typing import Any, Final
 from sqlalchemy import func, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from domain.task_lists import evaluated_list, own_list
 from infra.names import PREPARE_JOB, VALIDATE_ENVIRONMENT
 from stores import events
 from stores import tables as t
+from stores.system.jobs import PackageRef, packages_of
 
 version = t.environment_version
 
@@ -49,21 +51,37 @@ class DatasetUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Unprepared:
-    """A job in state `validating`: which splits it needs, under which configuration.
+class Part:
+    """One environment of a job with the task lists that it has to give.
 
     Where datasets are named, they give the tasks of the splits that they have.
     """
 
-    project_id: str
-    package: Package
+    pointer: str
+    """Where it stands in the spec."""
+    ref: str
+    package: Package | None
+    """None when the version is gone."""
     config: Mapping[str, Any]
-    splits: tuple[str, ...]
-    train_split: str
+    lists: Mapping[str, str]
+    """Name of the list by split."""
+    limited_split: str
     limit: int | None
+    filter: Mapping[str, Any]
     datasets: tuple[DatasetUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared:
+    """A job in state `validating`: which environments it uses, and where its attempt starts."""
+
+    project_id: str
+    spec: Mapping[str, Any]
+    parts: tuple[Part, ...]
+    base_step: int
+    next_ordinal: int
     secrets: Mapping[str, str]
-    """Names of secrets by variable."""
+    """Names of secrets by variable; every environment of the job gets them."""
 
 
 async def package(connection: AsyncConnection, version_id: str) -> Package | None:
@@ -106,24 +124,53 @@ async def write_validation(
 async def unprepared(connection: AsyncConnection, job_id: str) -> Unprepared | None:
     """The job, if it still waits for its task lists."""
     query = (
-        select(t.job.c.spec, t.job.c.project_id, version.c.package_uri, version.c.package_sha)
-        .join(version, version.c.id == t.job.c.environment_version_id)
+        select(t.job.c.spec, t.job.c.project_id, t.attempt.c.base_step, t.attempt.c.next_ordinal)
+        .join(t.attempt, t.attempt.c.id == t.job.c.attempt_id)
         .where(t.job.c.id == job_id, t.job.c.state == "validating")
     )
     row = (await connection.execute(query)).first()
     if row is None:
         return None
-    use, evaluation = row.spec["environments"][0], row.spec["evaluation"]
-    splits = {use["split"]} | ({evaluation["split"]} if evaluation else set())
-    return Unprepared(
-        project_id=row.project_id,
-        package=Package(row.package_uri, row.package_sha),
-        config=use["config"],
-        splits=tuple(sorted(splits)),
-        train_split=use["split"],
-        limit=use["limit"],
-        datasets=tuple(_dataset(one) for one in use.get("datasets", ())),
-        secrets=row.spec.get("secrets", {}),
+    uses = _uses(row.spec)
+    packages = await packages_of(connection, row.project_id, [use["ref"] for _, use, _ in uses])
+    parts = tuple(_part(use, packages) for use in uses)
+    secrets = row.spec.get("secrets") or {}
+    return Unprepared(row.project_id, row.spec, parts, row.base_step, row.next_ordinal, secrets)
+
+
+_Use = tuple[str, Mapping[str, Any], Mapping[str, str]]
+"""Pointer of an environment, its entry, and the names of its lists by split."""
+
+
+def _uses(spec: Mapping[str, Any]) -> list[_Use]:
+    evaluation = spec.get("evaluation") or {}
+    evaluated = evaluation.get("environments") or ()
+    uses: list[_Use] = []
+    for number, use in enumerate(spec["environments"]):
+        splits = {use["split"]}
+        if evaluation and not evaluated:
+            splits.add(evaluation["split"])
+        lists = {split: own_list(number, split) for split in sorted(splits)}
+        uses.append((f"/environments/{number}", use, lists))
+    for number, use in enumerate(evaluated):
+        lists = {use["split"]: evaluated_list(number, use["split"])}
+        uses.append((f"/evaluation/environments/{number}", use, lists))
+    return uses
+
+
+def _part(use: _Use, packages: Mapping[str, PackageRef]) -> Part:
+    pointer, entry, lists = use
+    found = packages.get(entry["ref"])
+    return Part(
+        pointer=pointer,
+        ref=entry["ref"],
+        package=None if found is None else Package(found.uri, found.sha),
+        config=entry["config"],
+        lists=lists,
+        limited_split=entry["split"],
+        limit=entry["limit"],
+        filter=entry.get("filter") or {},
+        datasets=tuple(_dataset(one) for one in entry.get("datasets", ())),
     )
 
 
@@ -132,14 +179,30 @@ def _dataset(use: Mapping[str, Any]) -> DatasetUse:
     return DatasetUse(name, int(number), float(use["weight"]))
 
 
+async def waiting_spec(connection: AsyncConnection, job_id: str) -> Mapping[str, Any] | None:
+    """The spec of a job that still waits for its task lists, locked: nobody changes it meanwhile."""
+    query = (
+        select(t.job.c.spec)
+        .where(t.job.c.id == job_id, t.job.c.state == "validating")
+        .with_for_update()
+    )
+    spec: Mapping[str, Any] | None = (await connection.execute(query)).scalar_one_or_none()
+    return spec
+
+
 async def queue(
-    connection: AsyncConnection, job_id: str, lists: Mapping[str, Mapping[str, Any]]
+    connection: AsyncConnection,
+    job_id: str,
+    lists: Mapping[str, Mapping[str, Any]],
+    spec: Mapping[str, Any],
 ) -> None:
-    """Give the job its task lists and queue it; a cancelled job stays cancelled."""
+    """Give the job its task lists and the last of its spec, and queue it; a cancelled one stays so."""
     changed = await connection.execute(
         update(t.job)
         .where(t.job.c.id == job_id, t.job.c.state == "validating")
-        .values(tasks={split: dict(one) for split, one in lists.items()}, state="queued")
+        .values(
+            tasks={name: dict(one) for name, one in lists.items()}, spec=dict(spec), state="queued"
+        )
     )
     if changed.rowcount == 1:
         await events.append(connection, job_id, "job.state", {"state": "queued", "reason": ""})

@@ -28,7 +28,7 @@ class HostedJob:
     organization_id: OrganizationId
     spec: dict[str, object]
     manifests: tuple[dict[str, object], ...]
-    """`venus.toml` of each environment, in the order of the spec."""
+    """`venus.toml` of each environment, in the order of the spec, those of evaluation last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ async def job_of(connection: AsyncConnection, attempt: AttemptId) -> HostedJob:
     row = (await connection.execute(query)).first()
     if row is None:
         raise NotFound(f"no job has attempt {attempt}")
-    refs = [str(one["ref"]) for one in row.spec["environments"]]
+    evaluation = row.spec.get("evaluation") or {}
+    uses = [*row.spec["environments"], *evaluation.get("environments", ())]
+    refs = [str(one["ref"]) for one in uses]
     manifests = [await _manifest(connection, row.project_id, ref) for ref in refs]
     return HostedJob(
         JobId(row.id), OrganizationId(row.organization_id), dict(row.spec), tuple(manifests)

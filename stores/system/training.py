@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Row, case, select, update
+from sqlalchemy import Row, case, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -189,6 +189,7 @@ async def commit_step(
     await _check_members(connection, row, fates)
     await connection.execute(insert(step_table).values(_values(row)))
     await _write_metrics(connection, row, metrics)
+    await _write_environments(connection, row, fates)
     await _write_fates(connection, row, fates)
     await _write_event(connection, row, metrics, fates)
 
@@ -245,6 +246,25 @@ async def _write_metrics(
     ]
     if points:
         await connection.execute(insert(t.metric).on_conflict_do_nothing(), points)
+
+
+async def _write_environments(connection: AsyncConnection, row: StepRow, fates: Fates) -> None:
+    """Mean reward and trained rollouts of each environment, where a job has several."""
+    spec = (await connection.execute(select(t.job.c.spec).where(t.job.c.id == row.job_id))).scalar()
+    uses = (spec or {}).get("environments") or ()
+    if len(uses) < 2:
+        return
+    query = (
+        select(group.c.environment, func.avg(rollout.c.reward), func.count())
+        .join(rollout, rollout.c.group_id == group.c.id)
+        .where(rollout.c.id.in_(fates.counted), rollout.c.reward.is_not(None))
+        .group_by(group.c.environment)
+    )
+    for number, mean, count in await connection.execute(query):
+        name = uses[number].get("name") or uses[number]["ref"].partition("@")[0]
+        at = (row.attempt_id, row.step)
+        await note_metric(connection, at, f"{name}/reward_mean", float(mean))
+        await note_metric(connection, at, f"{name}/rollouts", float(count))
 
 
 async def note_metric(

@@ -1,7 +1,7 @@
 """Any spec that validates can be planned and run by every reader; any other has findings with places."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import HealthCheck, event, given, settings
 
@@ -13,6 +13,7 @@ from domain.events import JobSubmitted
 from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
 from domain.plan import Pool
 from domain.states import Desired, JobState
+from domain.task_lists import own_list
 from infra.settings import Settings
 from scheduler.core.coordinator import Coordinator
 from scheduler.spec import plan_of, read_spec
@@ -20,6 +21,7 @@ from stores.system.jobs import JobRow
 from tests.support.spec_strategies import DOCUMENTS_OF_ALL_KINDS, SPECS, mended
 from tests.unit.api.jobs.test_validation import Version
 from venusrl.models.job_spec import JobSpec
+from workers.chores.epochs import bounded_spec
 from workers.fleet.job_spec import read_spec as read_for_grading
 from workers.rollout.job_spec import limits_of
 from workers.rollout.job_spec import read_spec as read_for_rollouts
@@ -74,8 +76,20 @@ def assert_planned(row: JobRow, chosen: Settings) -> None:
     assert [c for c in core.step(0.0, submitted) if isinstance(c, GrantGang)]
     assert read_for_training(row.spec).optimizer.lr > 0
     read_for_grading(row.spec)
-    rollouts = read_for_rollouts(row.spec, [{}], chosen.limits.context_tokens)
-    assert limits_of(rollouts, 96, is_evaluation=False).max_turns >= 1
+    evaluation = cast("Any", row.spec["evaluation"]) or {"environments": []}
+    own = len(cast("Any", row.spec["environments"]))
+    manifests: list[dict[str, Any]] = [{}] * (own + len(evaluation["environments"]))
+    rollouts = read_for_rollouts(row.spec, manifests, chosen.limits.context_tokens)
+    for number in range(own):
+        assert limits_of(rollouts, 96, False, number).max_turns >= 1
+    for number in range(len(evaluation["environments"])):
+        assert limits_of(rollouts, 96, True, number).max_turns >= 1
+
+
+def prepared(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec as the job's preparation leaves it, which knows its tasks."""
+    lists = {own_list(n, use["split"]): {"count": 10} for n, use in enumerate(spec["environments"])}
+    return dict(bounded_spec(spec, lists, (0, 0)))
 
 
 @many
@@ -85,7 +99,7 @@ def test_a_valid_spec_is_planned_and_is_its_own_normal_form(drawn: dict[str, Any
     event("as drawn" if body == drawn else "mended")
     outcome = validate(body, AROUND)
     assert outcome.spec is not None, outcome.findings
-    assert_planned(job_row(outcome.spec), SETTINGS)
+    assert_planned(job_row(prepared(outcome.spec)), SETTINGS)
     again = validate(outcome.spec, AROUND)
     assert (again.spec, again.resolved) == (outcome.spec, [])
     written = JobSpec.model_validate(outcome.spec).model_dump(mode="json")

@@ -38,6 +38,7 @@ def random_workload(chance: Random) -> Workload:
         grade_fails=lambda group, epoch: chance.random() < 0.05,
         sync_fails=sync_fails,
         diverges=lambda step: chance.random() < 0.05,
+        score=lambda step: None if step == 1 else step / 4,
     )
 
 
@@ -54,6 +55,7 @@ def random_plan(chance: Random, name: str) -> JobPlan:
         max_steps=chance.choice([3, 5]),
         after_tries=chance.choice(list(AfterTries)),
         evaluation=chance.choice([None, evaluated]),
+        target_eval=chance.choice([None, None, 0.0, 0.6]),
     )
 
 
@@ -135,9 +137,15 @@ def check_end(world: World, job: JobRow) -> None:
     assert job.state in TERMINAL, world.picture()
     assert job.state is not JobState.FAILED or job.failure_code == "host_lost", job.failure_code
     if job.state is JobState.SUCCEEDED:
-        last = max(job.plan.max_steps, *job.steps)
+        last = job.committed
         assert sorted(job.steps) == list(range(1, last + 1))
-        assert job.checkpoint_step == last
+        assert job.checkpoint_step == (last or None)
+        if job.reason == "target_reached":
+            target = job.plan.target_eval
+            assert target is not None
+            assert max(score for score in job.scores.values() if score is not None) >= target
+        else:
+            assert last >= job.plan.max_steps
     taken = [group for members in job.steps.values() for group in members]
     assert len(taken) == len(set(taken)), "a group is in two batches"
     for row in world.rows.groups_of(job.plan.attempt_id):

@@ -36,6 +36,7 @@ from domain.commands import (
 from domain.events import (
     CheckpointWritten,
     DesiredChanged,
+    EvaluationScored,
     Event,
     HostLost,
     JobSubmitted,
@@ -70,6 +71,7 @@ class Workload:
     grade_fails: Callable[[GroupId, int], bool] = lambda group, epoch: False
     sync_fails: Callable[[HostId, int], bool] = lambda host, version: False
     diverges: Callable[[int], bool] = lambda step: False
+    score: Callable[[int], float | None] = lambda step: None
     fork_s: float = 0.1
     grade_s: float = 0.2
     step_s: float = 0.5
@@ -330,6 +332,9 @@ class World:
                 is_meant = row.opened.policy_version == command.step
                 if is_meant and row.opened.purpose.value == "evaluation":
                     row.disposition = f"evaluated({command.step})"
+            attempt, step = command.attempt_id, command.step
+            selected = job.scores[step] = self.workload.score(step)
+            self.after(0.0, lambda: self.deliver(EvaluationScored(attempt, step, selected)))
         else:
             job = self.rows.jobs[command.job_id]
             job.state, job.observed = command.state, command.observed_generation

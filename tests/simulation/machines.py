@@ -218,6 +218,7 @@ class Trainer(Machine):
         job = self.world.rows.job_of(self.attempt_id)
         if job.policy is None:
             job.policy = policy_of(self.attempt_id, job.base_step, self.epoch)
+            job.policies[job.base_step] = job.policy
         return [
             HostJoined(self.host_id, self.epoch, self.kind, self.attempt_id, 0),
             TrainerReady(self.attempt_id, self.host_id, self.epoch, job.policy),

@@ -102,10 +102,12 @@ class JobRow:
     base_step: int = 0
     committed: int = 0
     policy: PolicyRef | None = None
+    policies: dict[int, PolicyRef] = field(default_factory=dict)
     start_ordinal: int = 0
     start_unconsumed: tuple[int, ...] = ()
     checkpoint_step: int | None = None
     evaluated: list[int] = field(default_factory=list)
+    scores: dict[int, float | None] = field(default_factory=dict)
     states: list[JobState] = field(default_factory=list)
     notes: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     steps: dict[int, list[GroupId]] = field(default_factory=dict)
@@ -209,6 +211,7 @@ class Rows:
             dropped = f"dropped({DropReason.DIVERGED.value})"
             row.disposition = dropped if diverged else trained(step)
         job.committed, job.policy = step, policy
+        job.policies[step] = policy
         job.steps[step] = [row.opened.group_id for row in members]
         return job.steps[step]
 
@@ -232,6 +235,12 @@ class Rows:
         )
 
     def _restored_job(self, job: JobRow) -> RestoredJob:
+        target = job.plan.target_eval
+        reached = [
+            step
+            for step, score in job.scores.items()
+            if target is not None and score is not None and score >= target
+        ]
         groups = self.groups_of(job.plan.attempt_id)
         issued = [g.opened.ordinal for g in groups if g.opened.purpose is Purpose.TRAIN]
         pending = [g for g in groups if g.disposition == PENDING]
@@ -251,6 +260,8 @@ class Rows:
             observed_generation=job.observed,
             wished_generation=job.wished,
             reason=job.reason,
+            policies=tuple(job.policies.values()),
+            reached_step=min(reached, default=None),
             issued_evaluations=tuple(
                 group.opened.ordinal
                 for group in groups

@@ -5,7 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from domain.commands import CloseStep, GrantGang
-from domain.ids import HostId, host_id, node_host_id
+from domain.ids import (
+    EVALUATION_ORDINAL_BASE,
+    HostId,
+    RolloutId,
+    group_of,
+    host_id,
+    node_host_id,
+    ordinal_of,
+)
 from domain.plan import AfterTries, EvaluationPlan, JobPlan
 from domain.states import Desired, End, JobState
 from tests.simulation.driver import Workload, World
@@ -59,6 +67,31 @@ def test_a_leader_may_die_at_any_time(at_s: float) -> None:
     world.restart_leader(down_s=1.7)
     succeed(world, job)
     assert job.evaluated == [0, 4]
+
+
+@pytest.mark.parametrize("evaluation_s", [0.2, 3.0, 9.0])
+@pytest.mark.parametrize("kind", ["none", "trainer", "engine", "node"])
+def test_no_evaluation_that_is_due_is_forgotten_by_a_new_leader(
+    kind: str, evaluation_s: float
+) -> None:
+    """Evaluations that last longer than steps queue up behind one another."""
+    every = plan(max_steps=5, max_staleness=2, evaluation=EvaluationPlan(6, 2, 1))
+
+    def turn_s(rollout: RolloutId, turn: int) -> float:
+        is_evaluation = ordinal_of(group_of(rollout)) >= EVALUATION_ORDINAL_BASE
+        return evaluation_s if is_evaluation else 0.5
+
+    for at_s in range(4, 60, 5):
+        world = World(POOL, Workload(turn_s=turn_s))
+        job = world.submit(every)
+        world.run_for(float(at_s))
+        world.restart_leader(down_s=1.7)
+        if kind != "none":
+            world.kill(hosts_of(every)[kind])
+        succeed(world, job)
+        assert job.evaluated == [0, 1, 2, 3, 4, 5], at_s
+        cut = [body for type, body in job.notes if type == "job.evaluation_cut_short"]
+        assert not cut, at_s
 
 
 @pytest.mark.parametrize("kind", ["trainer", "engine", "node"])

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from domain.ids import RolloutId
+from domain.ids import RolloutId, group_of
 from domain.states import INFRASTRUCTURE_ENDS, PENDING, DropReason, End, dropped, trained
 from domain.trajectory import Trajectory
 from environments.builtin.calc.env import EXPRESSION
@@ -164,13 +164,22 @@ def _tries(rollout: Record, records: Sequence[Record]) -> Iterator[Finding]:
 
 def effects(rows: JobRows, trajectories: Mapping[RolloutId, Trajectory]) -> Iterator[Finding]:
     """What stands in the sandbox's file equals what the messages say, line by line."""
-    is_diary = str(rows.spec["environments"][0]["ref"]).startswith("diary")
-    file, expected = (DIARY, _entries) if is_diary else (CALLS, _calls)
+    groups = rows.group_by_id()
     for name, trajectory in trajectories.items():
+        is_diary = _environment_of(rows, groups[group_of(name)]).startswith("diary")
+        file, expected = (DIARY, _entries) if is_diary else (CALLS, _calls)
         said = list(expected(trajectory))
         done = [json.loads(line) for line in trajectory.artefacts.get(file, "").splitlines()]
         if said != done:
             yield f"{name}: the trajectory says {said}, the sandbox holds {done}"
+
+
+def _environment_of(rows: JobRows, group: Record) -> str:
+    """Reference of the environment of a group."""
+    uses = rows.spec["environments"]
+    if group["purpose"] == "evaluation":
+        uses = (rows.spec["evaluation"] or {}).get("environments") or uses
+    return str(uses[group["environment"]]["ref"])
 
 
 def _calls(trajectory: Trajectory) -> Iterator[Record]:

@@ -111,6 +111,22 @@ EVALUATION = st.none() | part(
     split=st.sampled_from(["test", "test", "train", "tets"]),
     tasks=st.integers(1, 300),
     rollouts_per_task=st.integers(1, 8),
+    environments=st.just([])
+    | st.lists(
+        st.fixed_dictionaries(
+            {"ref": st.sampled_from(["calc", "calc@1", "clac"])},
+            optional={
+                "name": st.sampled_from(["easy", "hard"]),
+                "weight": st.floats(0.1, 10.0),
+                "split": st.none() | st.sampled_from(["test", "train", "tets"]),
+                "limit": st.none() | st.integers(1, 50),
+                "max_turns": st.none() | st.integers(1, 20),
+                "filter": st.none() | st.just({"level": 1}),
+            },
+        ),
+        max_size=3,
+    ),
+    select_best=st.none() | st.sampled_from(["score", "pass@1", "easy/score", "pass@999", "x"]),
     sampling=part(temperature=st.floats(0.0, 2.0), stop=st.none() | st.just(["x"])),
 )
 RESOURCES = part(

@@ -101,13 +101,16 @@ class Source:
     job: Job
     limit: int
     purpose: str | None = None
+    places: dict[str, int] = field(default_factory=dict)
+    """Where the environments of its groups stand in the spec, once they are read."""
 
-    def split(self, purpose: str) -> str:
+    def split(self, purpose: str, group_id: str = "") -> str:
         """The split that rollouts of a purpose come from."""
-        if purpose == "evaluation":
-            evaluation = self.job.spec.get("evaluation") or {}
+        evaluation = self.job.spec.get("evaluation") or {}
+        use = self._uses(purpose)[self._places().get(group_id, 0)]
+        if purpose == "evaluation" and not evaluation.get("environments"):
             return str(evaluation.get("split", "test"))
-        return str(self._environment().get("split", "train"))
+        return str(use.get("split", "train"))
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -121,11 +124,33 @@ class Source:
         found = list(islice(self.client.rollouts.list(self.job.id, **filters), self.limit))
         by_group: dict[str, list[StoredRollout]] = {}
         for rollout in found:
-            if rollout.end is not None and rollout.end not in NOT_GRADED:
+            is_graded = rollout.end is not None and rollout.end not in NOT_GRADED
+            if is_graded and self._is_same(rollout):
                 by_group.setdefault(rollout.group_id, []).append(rollout)
         last = found[-1].group_id if len(found) == self.limit else None
         for group_id, members in by_group.items():
             yield members, group_id == last
+
+    def _is_same(self, rollout: StoredRollout) -> bool:
+        """Of the job's first environment under its configuration: a package is not graded by another's."""
+        first, place = self._environment(), self._places().get(rollout.group_id, 0)
+        use = self._uses(rollout.purpose)[place]
+        names = {str(one.get("ref", "")).partition("@")[0] for one in (first, use)}
+        return len(names) == 1 and (use.get("config") or {}) == self.config
+
+    def _uses(self, purpose: str) -> Sequence[Mapping[str, Any]]:
+        """Environments that groups of a purpose have."""
+        own = self.job.spec.get("environments") or [{}]
+        evaluation = self.job.spec.get("evaluation") or {}
+        return (evaluation.get("environments") or own) if purpose == "evaluation" else own
+
+    def _places(self) -> Mapping[str, int]:
+        """Place of the environment of each group; read once, and only where there are several."""
+        if len(self._uses("evaluation")) + len(self._uses("train")) <= 2:
+            return {}
+        if not self.places:
+            self.places.update({g.id: g.environment for g in self.client.groups.list(self.job.id)})
+        return self.places
 
     def _environment(self) -> Mapping[str, Any]:
         environments = self.job.spec.get("environments") or [{}]
@@ -139,7 +164,7 @@ async def rescore(stage: Stage, source: Source) -> Rescore:
     tasks: dict[str, dict[str, Task]] = {}
     kinds = {spec.kind for spec in stage.process.info.components}
     for members, is_cut in source.groups():
-        split = source.split(members[0].purpose)
+        split = source.split(members[0].purpose, members[0].group_id)
         if split not in tasks:
             tasks[split] = {task.id: task for task in await stage.process.load(split)}
         result.rollouts += len(members)

@@ -31,11 +31,11 @@ def list_(
     rows = [
         (one.id, one.job_id, one.step, one.state, one.reason, _stays(one),
          sum(file.size for file in one.files), one.weights_sha[:16],
-         "-" if one.score is None else f"{one.score:.3f}")
+         "-" if one.score is None else f"{one.score:.3f}", "best" if one.is_best else "")
         for one in found
     ]  # fmt: skip
     columns = (
-        "checkpoint", "job", "step", "state", "reason", "stays", "bytes", "weights", "score",
+        "checkpoint", "job", "step", "state", "reason", "stays", "bytes", "weights", "score", "",
     )  # fmt: skip
     write_table(columns, rows)
 

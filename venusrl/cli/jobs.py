@@ -25,7 +25,7 @@ from venusrl.cli.output import (
 
 if TYPE_CHECKING:
     from venusrl.client import Client
-    from venusrl.models.jobs import Event, Job
+    from venusrl.models.jobs import EvaluatedEnvironment, Evaluation, Event, Job
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -249,6 +249,28 @@ def metrics(
 
 
 @app.command()
+def evaluations(job_id: str, as_json: AsJson = False) -> None:
+    """Finished held-out evaluations; of several environments the total, then each."""
+    with connected(as_json) as client:
+        found = client.jobs.evaluations(job_id)
+    if as_json:
+        write_json(found)
+        return
+    rows: list[tuple[object, ...]] = []
+    for one in found:
+        rows.append((one.attempt_id, one.step, "", *_numbers(one)))
+        rows += [("", "", part.name, *_numbers(part)) for part in one.environments]
+    columns = ("attempt", "step", "environment", "tasks", "scored", "score", "estimates")
+    write_table(columns, rows)
+
+
+def _numbers(one: "Evaluation | EvaluatedEnvironment") -> tuple[object, ...]:
+    score = "-" if one.score is None else f"{one.score:.3f}"
+    shown = (f"{e.name} {e.value:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in one.estimates)
+    return one.tasks, one.scored, score, "  ".join(shown)
+
+
+@app.command()
 def ledger(job_id: str, as_json: AsJson = False) -> None:
     """Every rollout of a job once, counted by purpose, end, verdict and disposition."""
     with connected(as_json) as client:
@@ -352,6 +374,7 @@ def _show(job: "Job", as_json: bool) -> None:
             "attempt": f"{job.attempt} ({job.attempt_id})",
             "queue": job.queue_position if job.queue_reason is None else job.queue_reason,
             "failure": None if job.failure is None else _why(job),
+            "best": job.best_checkpoint,
             "created": job.created_at,
             "started": job.started_at,
             "ended": job.ended_at,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from venusrl.client import Client
-    from venusrl.models.jobs import Job
+    from venusrl.models.jobs import Evaluation, Job
 
 POLL_S: Final = 1.0
 """The scheduler renews a job's progress about once a second."""
@@ -96,6 +96,8 @@ class Snapshot:
     progress: Progress
     curve: tuple[float, ...]
     """Mean reward of each committed step of the current attempt."""
+    evaluated: "Evaluation | None" = None
+    """The last finished evaluation."""
 
     @property
     def is_over(self) -> bool:
@@ -113,6 +115,8 @@ class Reader:
     job_id: str
     _attempt: str = ""
     _points: dict[int, float] = field(default_factory=dict)
+    _evaluating: tuple[object, ...] = ()
+    _evaluated: "Evaluation | None" = None
 
     def read(self) -> Snapshot:
         """The job now. Its own record is read first: once it has ended, all points are there."""
@@ -126,7 +130,19 @@ class Reader:
             if point.attempt_id == job.attempt_id:
                 self._points[point.step] = point.value
         curve = tuple(self._points[step] for step in sorted(self._points))
-        return Snapshot(job, progress, curve)
+        self._look_at_evaluations(job, progress)
+        return Snapshot(job, progress, curve, self._evaluated)
+
+    def _look_at_evaluations(self, job: "Job", progress: Progress) -> None:
+        """Read them when one has begun or ended."""
+        running = None if progress.evaluation is None else progress.evaluation.step
+        now = (job.attempt_id, job.state, running)
+        if now == self._evaluating:
+            return
+        self._evaluating = now
+        found = self.client.jobs.evaluations(self.job_id)
+        own = [one for one in found if one.attempt_id == job.attempt_id]
+        self._evaluated = own[-1] if own else None
 
 
 class Screen(Protocol):
@@ -215,7 +231,16 @@ def fields_of(snapshot: Snapshot) -> Mapping[str, str]:
     if evaluation is not None and snapshot.job.state not in ENDED:
         done = max(0, evaluation.opened - evaluation.unfinished)
         fields["evaluation"] = f"of step {evaluation.step}: {done}/{evaluation.tasks}"
+    if snapshot.evaluated is not None:
+        fields["evaluated"] = _evaluated(snapshot.evaluated)
     return fields
+
+
+def _evaluated(one: "Evaluation") -> str:
+    """Score of the last evaluation, and that of each environment."""
+    parts = [("", one.score), *((f"{part.name} ", part.score) for part in one.environments)]
+    scores = (f"{name}{'-' if score is None else f'{score:.3f}'}" for name, score in parts)
+    return f"step {one.step}: {'  '.join(scores)}"
 
 
 @dataclass(slots=True)

@@ -28,7 +28,8 @@ class Bundle(Answer):
 class Checkpoint(Answer):
     """A checkpoint that was read back whole before it became `ready`.
 
-    `score` is that of the evaluation of its step, None where there was none.
+    `score` is that of the evaluation of its step, None where there was none; `selected` what the job's
+    `evaluation.select_best` names of it, by which the job's best checkpoint is chosen.
     """
 
     id: str
@@ -45,6 +46,9 @@ class Checkpoint(Answer):
     """Days after its creation at which it expires, unless it is kept or something needs it."""
     expires_at: datetime | None = None
     export: Bundle | None = None
+    selected: float | None = None
+    is_best: bool = False
+    """The best of its job that can be had."""
     files: list[File] = Field(default_factory=list)
     created_at: datetime
 

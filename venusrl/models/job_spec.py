@@ -76,6 +76,6 @@ class JobSpec(SpecPart):
     """Outside services that get the job's metrics."""
     labels: Labels = Field(default_factory=dict)
     """For people and for filters."""
-    resolved: Annotated[list[ResolvedValue], Field(max_length=64)] = Field(default_factory=list)
+    resolved: Annotated[list[ResolvedValue], Field(max_length=1_000)] = Field(default_factory=list)
     """Written by the platform: what each `auto` became and why. Of a submitted spec those stay whose
     value still stands."""

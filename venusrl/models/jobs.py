@@ -54,6 +54,8 @@ class Job(Answer):
     queue_reason: str | None = None
     queue_position: int | None = None
     failure: Failure | None = None
+    best_checkpoint: str | None = None
+    """The checkpoint with the best evaluation, by `evaluation.select_best`; None without one."""
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -120,8 +122,26 @@ class Estimate(Answer):
     tasks: int
 
 
+class EvaluatedEnvironment(Answer):
+    """What an evaluation says of one environment; `components` are means of rewards and metrics."""
+
+    name: str
+    ref: str
+    weight: float
+    tasks: int
+    scored: int
+    unscorable: int
+    score: float | None
+    estimates: list[Estimate] = Field(default_factory=list)
+    components: dict[str, float] = Field(default_factory=dict)
+
+
 class Evaluation(Answer):
-    """One finished held-out evaluation. `score` is the mean over all scored rollouts."""
+    """One finished held-out evaluation. `score` is the mean over all scored rollouts.
+
+    Of several environments the numbers are totals over the tasks of all, each with the weight of its
+    environment; `environments` has them apart.
+    """
 
     attempt_id: str
     step: int
@@ -131,6 +151,12 @@ class Evaluation(Answer):
     score: float | None
     seconds: float
     estimates: list[Estimate] = Field(default_factory=list)
+    components: dict[str, float] = Field(default_factory=dict)
+    """Means of rewards and metrics by name."""
+    selected: float | None = None
+    """The number by which checkpoints are compared (`evaluation.select_best`)."""
+    environments: list[EvaluatedEnvironment] = Field(default_factory=list)
+    """Empty where the job's own single environment is evaluated."""
 
 
 class LedgerLine(Answer):

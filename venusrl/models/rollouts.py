@@ -16,6 +16,9 @@ class Group(Answer):
     attempt_id: str
     ordinal: int
     purpose: str
+    environment: int = 0
+    """Place in the spec: in `evaluation.environments` of an evaluation that has its own, else in
+    `environments`."""
     task_id: str
     policy_version: int
     size: int

@@ -17,6 +17,7 @@ LabelValue = Annotated[str, Field(max_length=200, pattern=TEXT)]
 Labels = Annotated[dict[Name, LabelValue], Field(max_length=32)]
 Split = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 EnvironmentRef = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}(@[0-9]{1,9})?$")]
+EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]{0,62}$")]
 SecretName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")]
 

@@ -45,12 +45,14 @@ class Resources(SpecPart):
 class Stop(SpecPart):
     """When the job is done."""
 
-    max_steps: MaxSteps = 100
-    """The last step; counted from the start of the weights, also over restarts and branches."""
+    max_steps: MaxSteps | None = None
+    """The last step; counted from the start of the weights, also over restarts and branches. Null:
+    100, or as `max_epochs` says."""
     max_epochs: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
-    """Passes over the tasks."""
+    """Passes over the tasks: epochs * tasks / groups_per_batch steps, rounded down. With `max_steps`
+    the smaller holds."""
     target_eval: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None
-    """Score of an evaluation that is enough."""
+    """The job ends once an evaluation's selected number (`evaluation.select_best`) is at least this."""
 
 
 class Budget(SpecPart):

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from venusrl.models.spec_base import (
     Auto,
+    EnvironmentName,
     EnvironmentRef,
     Name,
     PositiveInt,
@@ -72,25 +73,26 @@ class DatasetUse(SpecPart):
     """Share of the tasks, relative to the other datasets."""
 
 
-class EnvironmentUse(SpecPart):
-    """One environment of a job."""
+class EnvironmentPart(SpecPart):
+    """What training and evaluation say alike of an environment."""
 
+    name: EnvironmentName | None = None
+    """Its name in metrics and results; null: that of the environment."""
     ref: EnvironmentRef
     """`name@version`; without a version the newest ready one."""
     weight: Annotated[float, Field(gt=0.0, le=1e9)] = 1.0
-    """Share of the groups, relative to the other environments."""
+    """Share of the groups, or in the total of an evaluation, relative to the other environments."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Handed to the environment as it is."""
-    split: Split = "train"
-    """Tasks to train on."""
     datasets: Annotated[list[DatasetUse], Field(max_length=16)] = Field(default_factory=list)
     """Datasets that give the tasks of their splits, mixed by weight; none: those of the package."""
-    filter: dict[Name, str | int | float | bool | None] | None = None
-    """Only tasks whose metadata have these values."""
+    filter: (
+        Annotated[dict[Name, str | int | float | bool | None], Field(min_length=1, max_length=16)]
+        | None
+    ) = None
+    """Only tasks whose metadata have these values, in every split; null is also what is missing."""
     limit: PositiveInt | None = None
-    """Only the first tasks of the split."""
-    shuffle: bool = True
-    """Whether each epoch has an order of its own, drawn from the job's seed."""
+    """Only the first tasks of the split that pass the filter."""
     harness: Literal["chat"] | CommandHarness | None = None
     """`chat` is the platform's turn loop; null: from the environment."""
     max_turns: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -99,6 +101,22 @@ class EnvironmentUse(SpecPart):
     """Seconds of one rollout; null: from the environment."""
     resources: SandboxResources | None = None
     """Of each sandbox; null: from the environment."""
+
+
+class EnvironmentUse(EnvironmentPart):
+    """One environment that a job trains on."""
+
+    split: Split = "train"
+    """Tasks to train on."""
+    shuffle: bool = True
+    """Whether each epoch has an order of its own, drawn from the job's seed."""
+
+
+class EvaluationEnvironment(EnvironmentPart):
+    """One environment that a job is only evaluated on."""
+
+    split: Split | None = None
+    """Tasks to evaluate on; null: `evaluation.split`."""
 
 
 class Judge(SpecPart):
@@ -182,15 +200,19 @@ class Evaluation(SpecPart):
 
     every_steps: PositiveInt | None = None
     """Also every so many steps."""
-    environments: list[EnvironmentUse] = Field(default_factory=list)
-    """Environments to evaluate on; empty: the job's own."""
+    environments: Annotated[list[EvaluationEnvironment], Field(max_length=16)] = Field(
+        default_factory=list
+    )
+    """Environments to evaluate on, instead of the job's own; empty: the job's own."""
     split: Split = "test"
     """Tasks to evaluate on."""
     tasks: Annotated[int, Field(ge=1, le=9_999)] = 200
-    """How many of them; a smaller split is repeated."""
+    """How many of them, of each environment; a smaller split is repeated."""
     rollouts_per_task: Annotated[int, Field(ge=1, le=64)] = 1
     """Rollouts of each task."""
     sampling: EvaluationSampling = EvaluationSampling()
     """What differs from training's sampling."""
     select_best: Name | None = None
-    """Metric that chooses the job's best checkpoint."""
+    """Number of the evaluation by which checkpoints are compared, more is better: `score`, `avg@k`,
+    `pass@k` or a reward or metric of the environment; `NAME/` before it: of one environment. Null:
+    `score`."""

@@ -221,9 +221,10 @@ class Grader:
         return None
 
     async def _task(self, group: GroupToGrade, spec: GradingSpec) -> Task:
-        stored = group.tasks.get(spec.split(group.purpose))
+        name = spec.task_list(group.purpose, group.environment)
+        stored = group.tasks.get(name)
         if stored is None:
-            raise TaskUnknown(f"the job has no task list of split {spec.split(group.purpose)}")
+            raise TaskUnknown(f"the job has no task list {name}")
         uri = str(stored["uri"])
         lines = self._splits.get(uri)
         if lines is None:
@@ -242,9 +243,10 @@ class Grader:
         self, group: GroupToGrade, spec: GradingSpec, rollouts: Sequence[Rollout]
     ) -> dict[str, RolloutGrade]:
         package = await self.packages.fetch(PackageRef(group.package_uri, group.package_sha))
-        config_json = json.dumps(spec.environments[0].config, sort_keys=True)
+        config = spec.config(group.purpose, group.environment)
+        config_json = json.dumps(config, sort_keys=True)
         key = EnvironmentKey(group.attempt_id, group.environment_version_id, config_json)
-        process = await self.environments.get(key, package, spec.config)
+        process = await self.environments.get(key, package, config)
         seed = _seed(spec.seed, group)
         try:
             if not package.manifest.grading_sandbox:

@@ -8,6 +8,7 @@ from typing import Final
 from domain.advantage import AdvantageKind
 from domain.plan import AfterTries
 from domain.states import Purpose
+from domain.task_lists import evaluated_list, own_list
 from infra.codec import convert
 from venusrl.env.messages import Json
 
@@ -66,6 +67,7 @@ class EvaluationUse:
     """`evaluation`."""
 
     split: str = "test"
+    environments: tuple[EnvironmentUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,26 @@ class GradingSpec:
     algorithm: AlgorithmUse = field(default_factory=AlgorithmUse)
     evaluation: EvaluationUse | None = None
 
-    @property
-    def config(self) -> Mapping[str, Json]:
-        """Configuration of the job's environment."""
-        config: Mapping[str, Json] = convert(self.environments[0].config, dict)
+    def config(self, purpose: Purpose, number: int) -> Mapping[str, Json]:
+        """Configuration of the environment at this place among those of a purpose."""
+        uses = self._evaluated(purpose) or self.environments
+        config: Mapping[str, Json] = convert(uses[number].config, dict)
         return config
 
-    def split(self, purpose: Purpose) -> str:
-        """The split that a group's task comes from."""
+    def task_list(self, purpose: Purpose, number: int) -> str:
+        """Name of the list that a group's task comes from."""
+        evaluated = self._evaluated(purpose)
+        if evaluated:
+            return evaluated_list(number, evaluated[number].split)
         if purpose is Purpose.EVALUATION and self.evaluation is not None:
-            return self.evaluation.split
-        return self.environments[0].split
+            return own_list(number, self.evaluation.split)
+        return own_list(number, self.environments[number].split)
+
+    def _evaluated(self, purpose: Purpose) -> tuple[EnvironmentUse, ...]:
+        """Environments that only evaluations use; none where they use the job's own."""
+        if purpose is not Purpose.EVALUATION or self.evaluation is None:
+            return ()
+        return self.evaluation.environments
 
     def least_usable(self, size: int) -> int:
         """Members that must count for a training group of this size."""

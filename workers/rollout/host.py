@@ -179,7 +179,8 @@ class RolloutHost:
             return
         self._remember(place.rollout_id, place.hop)
         self._drop(place.rollout_id)
-        limits = limits_of(self._spec, self._ports.engine.info().context_tokens, place.evaluation)
+        context_tokens = self._ports.engine.info().context_tokens
+        limits = limits_of(self._spec, context_tokens, place.evaluation, place.environment)
         plan = RolloutPlan(
             self._identity.organization_id,
             self._spec.sampling(place.evaluation),

@@ -61,6 +61,7 @@ class EvaluationSpec:
     """`evaluation`."""
 
     sampling: EvaluationSamplingSpec | None = None
+    environments: tuple[EnvironmentSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ class JobSpec:
     environments: tuple[EnvironmentSpec, ...]
     rollout: RolloutSpec = field(default_factory=RolloutSpec)
     evaluation: EvaluationSpec | None = None
+
+    def environment(self, number: int, is_evaluation: bool) -> EnvironmentSpec:
+        """The environment at this place; evaluations have their own, or those of training."""
+        own = self.evaluation.environments if is_evaluation and self.evaluation else ()
+        return (own or self.environments)[number]
 
     def sampling(self, is_evaluation: bool) -> SamplingSpec:
         """How a training or an evaluation rollout samples."""
@@ -119,16 +125,21 @@ class _Manifest:
 def read_spec(spec: object, manifests: Sequence[object], context_tokens_max: int) -> JobSpec:
     """Read a `job.spec` column; limits that it leaves to an environment come from its manifest.
 
+    `manifests` are those of all environments, in the order of the spec, evaluation's last.
     `context_tokens_max` is the installation's. Raises msgspec.ValidationError for what the gateway
     let pass.
     """
     read = convert(spec, JobSpec)
-    pairs = zip(read.environments, manifests, strict=True)
+    evaluation = read.evaluation or EvaluationSpec()
+    uses = (*read.environments, *evaluation.environments)
+    resolved = [_resolved(one, of) for one, of in zip(uses, manifests, strict=True)]
+    own = len(read.environments)
     context = min(read.model.context_tokens or context_tokens_max, context_tokens_max)
     return replace(
         read,
         model=replace(read.model, context_tokens=context),
-        environments=tuple(_resolved(one, of) for one, of in pairs),
+        environments=tuple(resolved[:own]),
+        evaluation=read.evaluation and replace(evaluation, environments=tuple(resolved[own:])),
     )
 
 
@@ -140,9 +151,11 @@ def _resolved(environment: EnvironmentSpec, manifest: object) -> EnvironmentSpec
     )
 
 
-def limits_of(spec: JobSpec, context_tokens: int, is_evaluation: bool) -> RolloutLimits:
-    """Limits of a rollout on an engine whose context is `context_tokens`."""
-    environment = spec.environments[0]
+def limits_of(
+    spec: JobSpec, context_tokens: int, is_evaluation: bool, number: int = 0
+) -> RolloutLimits:
+    """Limits of a rollout of the environment at this place, on an engine of so long a context."""
+    environment = spec.environment(number, is_evaluation)
     return RolloutLimits(
         context_tokens=min(context_tokens, spec.model.context_tokens or context_tokens),
         max_turns=environment.max_turns or MAX_TURNS_DEFAULT,

@@ -214,6 +214,18 @@ def test_a_dataset_whose_tasks_a_job_loads_is_not_deleted(tenant: Tenant, tmp_pa
         client.datasets.delete("sums")
 
 
+def test_a_dataset_whose_tasks_only_evaluations_use_is_kept_too(
+    tenant: Tenant, tmp_path: Path
+) -> None:
+    tenant.environment()
+    pushed(tenant, write(tmp_path / "d", **GOOD))
+    with tenant.sdk() as client:
+        use = {"ref": "calc", "datasets": [{"ref": "sums"}]}
+        job = client.jobs.create({**SPEC, "evaluation": {"environments": [use]}})
+        with pytest.raises(Conflict, match=job.id):
+            client.datasets.delete("sums")
+
+
 def test_task_lists_of_a_job_come_from_its_datasets(tenant: Tenant, tmp_path: Path) -> None:
     from stores.blobs import Blobs
     from stores.system import preparation
@@ -236,7 +248,7 @@ def test_task_lists_of_a_job_come_from_its_datasets(tenant: Tenant, tmp_path: Pa
         async with tools.database.begin() as connection:
             found = await preparation.unprepared(connection, job.id)
         assert found is not None
-        lists = await dataset_tasks(tools, found)
+        lists = await dataset_tasks(tools, found.project_id, found.parts[0])
         await tools.database.close()
         return lists
 

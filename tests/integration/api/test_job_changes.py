@@ -164,7 +164,7 @@ def test_other_tasks_begin_at_their_first(world: World, ready: Tenant) -> None:
         ({"model": {"base": "tiny-text"}}, "/overrides/model/base"),
         ({"rollout": {"group_size": 0}}, "/overrides/rollout/group_size"),
         ({"rollot": {}}, "/overrides/rollot"),
-        ({"stop": {"max_epochs": 1}}, "/overrides/stop/max_epochs"),
+        ({"resources": {"placement": "colocated"}}, "/overrides/resources/placement"),
     ],
 )
 def test_a_branch_with_errors_makes_nothing(

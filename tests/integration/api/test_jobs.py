@@ -14,7 +14,8 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
     "control character": ({"name": "a\x07"}, "/name", "string_pattern_mismatch"),
     "nul": ({"name": "a\x00"}, "/name", "bad_text"),
     "unknown field": ({"nmae": 1}, "/nmae", "extra_forbidden"),
-    "later field": ({"stop": {"max_epochs": 2}}, "/stop/max_epochs", "not_available"),
+    "later field": ({"resources": {"placement": "colocated"}},
+                    "/resources/placement", "not_available"),
     "lora": ({"model": {"base": "tiny-calc", "training": {"type": "lora"}}},
              "/model/training/type", "not_available"),
     "unknown model": ({"model": {"base": "tiny-clac"}}, "/model/base", "unknown_model"),
@@ -27,7 +28,7 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no version number": ({"environments": [{"ref": "calc@x"}]},
                           "/environments/0/ref", "string_pattern_mismatch"),
     "two environments": ({"environments": [{"ref": "calc"}, {"ref": "calc"}]},
-                         "/environments/1", "not_available"),
+                         "/environments/1/name", "repeated_name"),
     "no environment": ({"environments": []}, "/environments", "too_short"),
     "unknown split": ({"environments": [{"ref": "calc", "split": "dev"}]},
                       "/environments/0/split", "unknown_split"),
@@ -117,6 +118,7 @@ def test_validation_resolves_every_auto_with_a_reason(ready: Tenant) -> None:
         "/rollout/on_failure/min_group_size",
         "/scheduling/async_ratio",
         "/scheduling/order",
+        "/stop/max_steps",
     }
     assert all(one["reason"] for one in resolved.values())
 

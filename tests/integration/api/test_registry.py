@@ -176,7 +176,20 @@ def test_an_environment_is_deleted_once_no_live_job_plays_it(
         assert restarted.status_code == 202, restarted.text
     (stored,) = world.rows(t.environment_version)
     assert stored.id == world.rows(t.job)[0].environment_version_id
-    assert uploads()["version"] == 1
+    assert uploads()["version"] == 2, "calc@1 goes on to mean what the old job was made of"
+
+
+def test_an_environment_that_a_job_only_evaluates_on_is_in_use(
+    tenant: Tenant, uploads: Uploads
+) -> None:
+    uploads()
+    tenant.environment("other")
+    evaluation = {"environments": [{"ref": "calc", "split": "test"}]}
+    job = tenant.job(environments=[{"ref": "other"}], evaluation=evaluation)
+    with tenant.http() as http:
+        refused = http.delete("/v1/environments/calc")
+        assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
+        assert job["id"] in refused.json()["detail"]
 
 
 def test_verbs_of_others_environments_are_not_found(

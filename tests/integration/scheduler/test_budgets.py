@@ -131,6 +131,8 @@ def test_scores_are_by_step_and_open_while_an_evaluation_runs(tenant: Tenant) ->
         )  # fmt: skip
     for step, score in ((0, 0.25), (5, None)):
         values = {"tasks": 1, "scored": 1, "unscorable": 0, "seconds": 1.0}
-        tenant.world.add(t.evaluation, attempt_id=attempt, step=step, score=score, **values)
+        tenant.world.add(
+            t.evaluation, attempt_id=attempt, step=step, score=1.0, selected=score, **values
+        )
     scores = tenant.world.run(lambda c: checkpoints.evaluation_scores(c, attempt))
     assert scores == {0: 0.25, 10: None}

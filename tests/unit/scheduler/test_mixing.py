@@ -6,18 +6,18 @@ import pytest
 
 from domain.ids import GroupId
 from scheduler.mixing import CYCLE, Source, drawn, mixed_sources, places
-from scheduler.tasks import TaskBook, TaskLine
+from scheduler.tasks import JobTasks, TaskBook, TaskLine
 
 TWO = (Source(0, 3, 1.0), Source(3, 5, 3.0))
 
 
-def book(sources: tuple[Source, ...] = TWO, seed: int = 7, shuffle: bool = True) -> TaskBook:
+def book(sources: tuple[Source, ...] = TWO, seed: int = 7, shuffle: bool = True) -> JobTasks:
     """Eight tasks."""
     train = tuple(TaskLine(f"t{n}", "{}") for n in range(8))  # type: ignore[arg-type]
-    return TaskBook(seed, shuffle, train, (), sources)
+    return JobTasks(seed, (TaskBook(seed, shuffle, train, sources),))
 
 
-def tasks(it: TaskBook, count: int, first: int = 0) -> list[str]:
+def tasks(it: JobTasks, count: int, first: int = 0) -> list[str]:
     """Tasks of ordinals in order."""
     return [
         it.task(GroupId(f"grp_x_{ordinal:08d}")).task_id for ordinal in range(first, first + count)

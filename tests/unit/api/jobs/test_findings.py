@@ -24,21 +24,16 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
     "/model/training/type": {
         "model": {"base": "tiny-calc", "training": {"type": "lora", "rank": 8}}
     },
-    "/environments/1": {"environments": [{"ref": "calc"}, {"ref": "calc"}]},
-    "/environments/0/filter": {"environments": [{"ref": "calc", "filter": {"level": 1}}]},
     "/environments/0/harness": {
         "environments": [{"ref": "calc", "harness": {"command": ["python", "agent.py"]}}]
     },
     "/environments/0/resources": {"environments": [{"ref": "calc", "resources": {"cpus": 2}}]},
     "/algorithm/advantage": {"algorithm": {"advantage": "python:adv.py:mine"}},
     "/algorithm/task_sampling": {"algorithm": {"task_sampling": "learning_yield"}},
-    "/evaluation/environments": {"evaluation": {"environments": [{"ref": "calc"}]}},
-    "/evaluation/select_best": {"evaluation": {"select_best": "score"}},
     "/checkpoints/export": {"checkpoints": {"export": ["peft"]}},
     "/resources/trainer_gpus": {"resources": {"trainer_gpus": 2}},
     "/resources/tensor_parallel": {"resources": {"tensor_parallel": 2}},
     "/resources/placement": {"resources": {"placement": "colocated"}},
-    "/stop/target_eval": {"stop": {"target_eval": 0.9}},
     "/budget/max_cost_usd": {"budget": {"max_cost_usd": 10}},
     "/retention/trajectories": {"retention": {"trajectories": "none"}},
     "/retention/days": {"retention": {"days": 30}},
@@ -47,7 +42,6 @@ NOT_AVAILABLE: dict[str, dict[str, Any]] = {
     "/judges/j/max_cost_usd": {
         "judges": {"j": {"url": "https://j.example/v1", "model": "m", "max_cost_usd": 1.0}}
     },
-    "/stop/max_epochs": {"stop": {"max_epochs": 2}},
 }
 
 
@@ -69,9 +63,13 @@ def test_every_rule_has_its_case() -> None:
     assert {rule.pointer for rule in RULES} <= set(NOT_AVAILABLE)
 
 
-def test_epochs_are_counted_in_steps_for_the_user() -> None:
-    (one,) = look(stop={"max_epochs": 3}, rollout={"groups_per_batch": 2}).findings
-    assert "15 steps" in one.hint
+def test_environments_of_evaluations_are_held_to_the_same_rules() -> None:
+    other = {"ref": "calc", "harness": {"command": ["x"]}, "resources": {"cpus": 1}}
+    found = look(evaluation={"environments": [other]}).findings
+    assert [(one.pointer, one.code) for one in found] == [
+        ("/evaluation/environments/0/harness", CODE),
+        ("/evaluation/environments/0/resources", CODE),
+    ]
 
 
 def test_the_whole_form_with_its_defaults_is_valid() -> None:

@@ -56,13 +56,6 @@ def test_a_split_of_a_dataset_is_a_split_of_the_job() -> None:
     assert findings(look([], environment=extra)) == [("/environments/0/split", "unknown_split")]
 
 
-def test_epochs_are_counted_over_the_rows_of_datasets() -> None:
-    rollout = {"groups_per_batch": 2}
-    outcome = look([{"ref": "sums@1"}], stop={"max_epochs": 2}, rollout=rollout)
-    (one,) = outcome.findings
-    assert "4 tasks in batches of 2 make that 4 steps" in one.hint
-
-
 def test_datasets_that_are_unknown_unready_or_named_twice_are_refused() -> None:
     first = "/environments/0/datasets/0/ref"
     outcome = look([{"ref": "sum"}])

@@ -157,6 +157,7 @@ def test_watching_a_job_that_succeeds_ends_with_0(monkeypatch: pytest.MonkeyPatc
     routes: dict[str, Sequence[Body]] = {
         "GET /v1/jobs/job_1": [job_json()],
         "GET /v1/jobs/job_1/progress": [{"state": "succeeded", "step": 4, "max_steps": 4}],
+        "GET /v1/jobs/job_1/evaluations": [page()],
         "GET /v1/jobs/job_1/metrics": [page(point(4, 0.8))],
     }
     result, _ = run(monkeypatch, routes, "jobs", "watch", "job_1")
@@ -171,6 +172,7 @@ def test_watching_a_job_that_fails_ends_with_1_and_says_why(
     routes: dict[str, Sequence[Body]] = {
         "GET /v1/jobs/job_1": [FAILED],
         "GET /v1/jobs/job_1/progress": [{"state": "failed"}],
+        "GET /v1/jobs/job_1/evaluations": [page()],
         "GET /v1/jobs/job_1/metrics": [page()],
     }
     result, _ = run(monkeypatch, routes, "jobs", "watch", "job_1")

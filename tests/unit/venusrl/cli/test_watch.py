@@ -37,13 +37,17 @@ class Recorded:
 
 
 def watched(
-    jobs: Sequence[Body], progress: Sequence[Body], metrics: Sequence[Body]
+    jobs: Sequence[Body],
+    progress: Sequence[Body],
+    metrics: Sequence[Body],
+    evaluations: Sequence[Body] = (),
 ) -> list[Snapshot]:
     """Every snapshot of a job with these answers."""
     routes = {
         "GET /v1/jobs/job_1": jobs,
         "GET /v1/jobs/job_1/progress": progress,
         "GET /v1/jobs/job_1/metrics": metrics,
+        "GET /v1/jobs/job_1/evaluations": evaluations or [page()],
     }
     screen = Recorded()
     with scripted_api(routes) as api, Client(api.address, "vrl_t") as client:
@@ -66,6 +70,7 @@ def test_only_new_points_are_asked_for() -> None:
         "GET /v1/jobs/job_1": [job_json("running"), job_json()],
         "GET /v1/jobs/job_1/progress": [PROGRESS],
         "GET /v1/jobs/job_1/metrics": [page(point(1, 0.1), point(2, 0.2)), page()],
+        "GET /v1/jobs/job_1/evaluations": [page()],
     }
     with scripted_api(routes) as api, Client(api.address, "vrl_t") as client:
         follow(client, "job_1", Recorded(), sleep=lambda _seconds: None)
@@ -121,6 +126,30 @@ def test_an_evaluation_shows_how_far_it_is() -> None:
         Job.model_validate(job_json("running")), Progress.model_validate(running), ()
     )
     assert line_of(snapshot).endswith("evaluation of step 0: 150/256")
+
+
+def evaluated(step: int, score: float | None, **fields: Any) -> dict[str, Any]:
+    """A finished evaluation as the API shows it."""
+    counts = {"tasks": 4, "scored": 8, "unscorable": 0, "seconds": 1.0}
+    return {"attempt_id": "att_1", "step": step, "score": score, **counts, **fields}
+
+
+def test_the_last_evaluation_is_shown_with_each_of_its_environments() -> None:
+    parts = [
+        {"name": name, "ref": f"{name}@1", "weight": 1.0, "tasks": 2, "scored": 4, "unscorable": 0,
+         "score": score}
+        for name, score in (("calc", 0.25), ("shell", None))
+    ]  # fmt: skip
+    running = {**PROGRESS, "evaluation": {"step": 2, "opened": 4, "unfinished": 1, "tasks": 4}}
+    seen = watched(
+        [job_json("running"), job_json("running"), job_json()],
+        [PROGRESS, running, PROGRESS],
+        [page()],
+        [page(evaluated(0, 0.125)), page(evaluated(0, 0.125)),
+         page(evaluated(0, 0.125), evaluated(2, 0.5, environments=parts))],
+    )  # fmt: skip
+    assert line_of(seen[0]).endswith("evaluated step 0: 0.125")
+    assert line_of(seen[-1]).endswith("evaluated step 2: 0.500  calc 0.250  shell -")
 
 
 def test_lines_are_written_only_when_something_changed() -> None:

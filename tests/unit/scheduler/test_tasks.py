@@ -1,0 +1,69 @@
+"""Which environment and task a group has: known from its ordinal alone."""
+
+from collections import Counter
+
+from domain.ids import (
+    EVALUATION_ORDINAL_BASE,
+    EVALUATION_ORDINALS_PER_STEP,
+    AttemptId,
+    TaskId,
+    group_id,
+)
+from scheduler.mixing import CYCLE
+from scheduler.tasks import JobTasks, TaskBook, TaskLine
+
+ATTEMPT = AttemptId("att_a")
+
+
+def lines(prefix: str, count: int) -> tuple[TaskLine, ...]:
+    """Tasks with numbered ids."""
+    return tuple(TaskLine(TaskId(f"{prefix}{n}"), "{}") for n in range(count))
+
+
+def job(train: tuple[int, ...] = (5,), test: tuple[int, ...] = (3,)) -> JobTasks:
+    """Environments with so many tasks; the second weighs three times as much as the first."""
+    books = tuple(
+        TaskBook(7 if n == 0 else f"7/{n}", shuffle=True, tasks=lines(f"t{n}-", count))
+        for n, count in enumerate(train)
+    )
+    tested = tuple(lines(f"e{n}-", count) for n, count in enumerate(test))
+    return JobTasks(7, books, tested, tuple(3.0**n for n in range(len(train))))
+
+
+def evaluated(tasks: JobTasks, step: int, count: int) -> list[tuple[int, str]]:
+    """Environment and task of the first groups of an evaluation."""
+    first = EVALUATION_ORDINAL_BASE + step * EVALUATION_ORDINALS_PER_STEP
+    groups = [group_id(ATTEMPT, first + n) for n in range(count)]
+    return [(tasks.environment(group), str(tasks.task(group).task_id)) for group in groups]
+
+
+def trained(tasks: JobTasks, count: int) -> list[tuple[int, str]]:
+    """Environment and task of the first training groups."""
+    groups = [group_id(ATTEMPT, n) for n in range(count)]
+    return [(tasks.environment(group), str(tasks.task(group).task_id)) for group in groups]
+
+
+def test_one_environment_has_every_evaluation_group_in_the_order_of_its_split() -> None:
+    assert [task for _, task in evaluated(job(), 2, 5)] == ["e0-0", "e0-1", "e0-2", "e0-0", "e0-1"]
+
+
+def test_environments_take_turns_so_that_an_evaluation_cut_short_has_some_of_each() -> None:
+    found = evaluated(job(test=(3, 2)), 0, 6)
+    assert found == [(0, "e0-0"), (1, "e1-0"), (0, "e0-1"), (1, "e1-1"), (0, "e0-2"), (1, "e1-0")]
+    assert evaluated(job(test=(3, 2)), 9, 6) == found
+
+
+def test_environments_to_train_on_share_the_groups_by_weight() -> None:
+    found = trained(job(train=(5, 4)), 4 * CYCLE)
+    assert Counter(environment for environment, _ in found) == {0: CYCLE, 1: 3 * CYCLE}
+
+
+def test_each_environment_goes_through_epochs_of_its_own() -> None:
+    found = [task for environment, task in trained(job(train=(5, 4)), CYCLE) if environment == 1]
+    for epoch in range(len(found) // 4):
+        assert set(found[4 * epoch : 4 * epoch + 4]) == {f"t1-{n}" for n in range(4)}
+
+
+def test_one_environment_draws_as_if_there_were_no_others() -> None:
+    alone = TaskBook(7, shuffle=True, tasks=lines("t0-", 5))
+    assert [task for _, task in trained(job(), 40)] == [str(alone.at(n).task_id) for n in range(40)]
