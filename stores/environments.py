@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH, insert
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -174,9 +174,10 @@ async def yank(connection: AsyncConnection, version_id: str, reason: str) -> Row
 
 async def job_using(connection: AsyncConnection, environment_id: str) -> str | None:
     """A job that has not ended and trains or evaluates on a version of this environment."""
-    spec = t.job.c.spec
-    trained = func.jsonb_path_query_array(spec, "$.environments[*].ref")
-    evaluated = func.jsonb_path_query_array(spec, "$.evaluation.environments[*].ref")
+    named = [
+        func.jsonb_path_query_array(t.job.c.spec, cast(path, JSONPATH), type_=JSONB)
+        for path in ("$.environments[*].ref", "$.evaluation.environments[*].ref")
+    ]
     reference = environment.c.name + "@" + cast(version.c.version, Text)
     query = (
         select(t.job.c.id)
@@ -185,7 +186,7 @@ async def job_using(connection: AsyncConnection, environment_id: str) -> str | N
         .where(
             environment.c.id == environment_id,
             t.job.c.state.not_in(ENDED),
-            or_(trained.op("?")(reference), evaluated.op("?")(reference)),
+            or_(*(one.has_key(reference) for one in named)),
         )
         .order_by(t.job.c.id)
         .limit(1)
