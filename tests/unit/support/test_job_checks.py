@@ -26,7 +26,17 @@ def whole_job() -> JobRows:
     return JobRows(
         job={"id": "job_x", "attempt_id": "att_x", "spec": spec},
         attempts=({"id": "att_x", "number": 1, "base_step": 0},),
-        groups=({"id": GROUP, "size": 1, "disposition": "trained(1)", "closed_at": 1} | here,),
+        groups=(
+            {
+                "id": GROUP,
+                "size": 1,
+                "disposition": "trained(1)",
+                "closed_at": 1,
+                "purpose": "train",
+                "environment": 0,
+            }
+            | here,
+        ),
         rollouts=(
             here
             | {

@@ -1,12 +1,12 @@
 """`venus secrets`: a value comes from standard input, and is printed nowhere."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.scripted_api import Answer, page, scripted_api
+from tests.support.scripted_api import Answer, Body, page, scripted_api
 from venusrl.cli.app import app
 
 CREATED = "2026-11-29T12:00:00Z"
@@ -44,7 +44,7 @@ def test_lines_inside_a_value_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_are_listed_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    routes: dict[str, list[Any]] = {
+    routes: dict[str, Sequence[Body | Answer]] = {
         "GET /v1/secrets": [page(SECRET)],
         "DELETE /v1/secrets/judge-key": [Answer("", 204)],
     }
