@@ -1,9 +1,24 @@
 """What a new leader and the trainer read of evaluations that are not finished."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
 from domain.ids import EVALUATION_ORDINAL_BASE, AttemptId
 from stores import tables as t
 from stores.system import checkpoints, jobs
-from tests.integration.api.world import Tenant
+from tests.integration.api.world import Tenant, installation
+from tests.support import requires
+
+pytestmark = [pytest.mark.integration, requires("postgres")]
+
+
+@pytest.fixture
+def tenant(database_url: str, tmp_path: Path) -> Iterator[Tenant]:
+    """A project on a fresh database."""
+    with installation(database_url, tmp_path / "home") as world:
+        yield world.tenant()
 
 
 def group(tenant: Tenant, job: dict[str, str], step: int, purpose: str = "evaluation") -> int:
