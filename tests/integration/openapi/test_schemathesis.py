@@ -37,7 +37,7 @@ EXAMPLES: Final = 45
 
 ENDED_WITHIN_S: Final = 150.0
 
-WAITING: Final = ("/generate", "/export", "/operations/{operation_id}")
+WAITING: Final = ("/generate", "/{checkpoint_id}/export", "/operations/{operation_id}")
 """Operations that hold their answer; here none is waited for."""
 
 LASTING: Final = ("DELETE /v1/jobs/{job_id}", "DELETE /v1/checkpoints/{checkpoint_id}")
