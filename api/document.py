@@ -11,6 +11,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from api.bodies import ARCHIVES
 from api.examples import add_examples
 from api.problems import CODES, MEDIA_TYPE
 from venusrl.models.common import ProblemDocument
@@ -117,7 +118,7 @@ def _describe_bodies(paths: Json) -> None:
         spec = {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}}
         paths[path]["post"]["requestBody"] = {"required": True, "content": spec}
     upload = paths["/v1/environments/{name}/versions"]["post"]
-    upload["requestBody"] = {"required": True, "content": {"application/gzip": BINARY}}
+    upload["requestBody"] = {"required": True, "content": dict.fromkeys(ARCHIVES, BINARY)}
     dataset = paths["/v1/datasets/{name}/versions"]["post"]
     splits = {"type": "object", "additionalProperties": BINARY["schema"], "minProperties": 1}
     dataset["requestBody"] = {

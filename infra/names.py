@@ -56,7 +56,12 @@ def export_path(job: JobId, checkpoint: CheckpointId) -> str:
 
 def output_path(attempt: AttemptId, output: str) -> str:
     """What a try, a grader or an environment's process printed, as JSON lines `[seconds, text]`."""
-    return f"outputs/{attempt}/{output}.jsonl"
+    return f"{output_folder(attempt)}/{output}.jsonl"
+
+
+def output_folder(attempt: str) -> str:
+    """Folder of everything that an attempt's environments printed."""
+    return f"outputs/{attempt}"
 
 
 def package_path(content_sha: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from domain.errors import PayloadUnreadable
 from infra.codec import convert
+from infra.names import output_folder
 from stores.blobs import Blobs
 from stores.system import expiry
 from stores.system.expiry import Remains
@@ -58,6 +59,9 @@ async def _delete(blobs: Blobs, job_id: str, found: Remains) -> int:
     if found.is_deleted:
         for folder in FOLDERS:
             paths |= dict.fromkeys(await blobs.paths(f"jobs/{job_id}/{folder}"))
+        for attempt in found.attempts:
+            # Also what a node stored and did not live to name.
+            paths |= dict.fromkeys(await blobs.paths(output_folder(attempt)))
     for path in paths:
         await blobs.delete(path)
     return len(paths)

@@ -232,6 +232,7 @@ def test_a_deleted_job_is_nowhere_and_only_kept_and_needed_checkpoints_stay(
     world.change(t.checkpoint, kept, keep=True)
     world.change(t.attempt, other["attempt_id"], ended_at=None, from_checkpoint_id=used)
     world.store(f"jobs/{job['id']}/trajectories/ro_1/t1-h1.msgpack", b"x")
+    world.store(f"outputs/{job['attempt_id']}/out_1.jsonl", b"unnamed")
     path = f"/v1/jobs/{job['id']}"
     with tenant.http() as http:
         assert [http.delete(path).status_code for _ in range(2)] == [204, 204]
@@ -247,6 +248,7 @@ def test_a_deleted_job_is_nowhere_and_only_kept_and_needed_checkpoints_stay(
     assert states(world) == {plain: "expired", kept: "ready", used: "ready"}
     assert objects(world).count("model.safetensors") == 2
     assert "t1-h1.msgpack" not in objects(world)
+    assert not list((world.settings.home / "objects" / "outputs").rglob("*.jsonl"))
     (row,) = [row for row in world.rows(t.job) if row.id == job["id"]]
     assert row.cleaned_at is not None
 

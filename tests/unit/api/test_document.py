@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from api.app import create_app
+from api.bodies import ARCHIVES
 from api.document import OPEN_PATHS
 
 
@@ -65,7 +66,7 @@ def test_streams_and_files_are_described(document: dict[str, Any]) -> None:
     events = paths["/v1/jobs/{job_id}/events"]["get"]["responses"]["200"]["content"]
     assert set(events) == {"application/json", "text/event-stream"}
     upload = paths["/v1/environments/{name}/versions"]["post"]["requestBody"]["content"]
-    assert set(upload) == {"application/gzip"}
+    assert set(upload) == {*ARCHIVES}
 
 
 def test_two_renderings_are_the_same() -> None:
