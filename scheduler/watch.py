@@ -25,14 +25,22 @@ from domain.ids import AttemptId, HostId, JobId, node_host_id
 from domain.plan import JobLimits
 from domain.states import Desired, HostKind
 from infra.logging import get_logger
-from infra.names import CHORE_TASK, HOST_TASK
+from infra.names import CHORE_TASK, DELIVER_TASK, HOST_TASK
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
 from scheduler.spec import plan_of, read_spec
 from stores import events as job_events
 from stores.blobs import Blobs
-from stores.system import assets, bills, coordination, jobs, leases, preparation
+from stores.system import (
+    assets,
+    bills,
+    coordination,
+    deliveries,
+    jobs,
+    leases,
+    preparation,
+)
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
@@ -51,6 +59,9 @@ CHORE_AGAIN_S: Final = 15.0
 
 CHORE_DEAD_S: Final = 320.0
 """A running chore is ended by its own worker before; after this the worker is gone."""
+
+DELIVER_AGAIN_S: Final = 5.0
+"""Deliveries that nobody took up are sent for again; their process starts within a second or two."""
 
 SEND_S: Final = 5.0
 """A broker that takes longer is away; the leader must not wait for it."""
@@ -123,15 +134,16 @@ class LeaseWatch:
 
 
 class ChoreWatch:
-    """Wakes workers for operations, settles what waits for one that failed, and bills of attempts."""
+    """Wakes workers for operations and webhooks, settles what waits for failed ones, and bills."""
 
     def __init__(self, database: Database, broker: Celery, term: int) -> None:
         self._database = database
         self._broker = broker
         self._fence = LeaderFence(term)
+        self._delivered_at = -math.inf
 
     async def look(self) -> None:
-        """One pass over open operations."""
+        """One pass over open operations, due deliveries and ended attempts."""
         async with self._database.begin(self._fence) as connection:
             due = await preparation.due_operations(connection, CHORE_AGAIN_S, CHORE_DEAD_S)
             await preparation.settle_failed(connection)
@@ -143,13 +155,29 @@ class ChoreWatch:
             billed = await bills.settle(connection)
         for attempt in billed:
             get_logger().info("bill.settled", attempt_id=attempt)
+        await self._look_at_deliveries()
+
+    async def _look_at_deliveries(self) -> None:
+        now = time.monotonic()
+        if now - self._delivered_at < DELIVER_AGAIN_S:
+            return
+        async with self._database.begin() as connection:
+            is_due = await deliveries.is_due(connection)
+        if is_due:
+            self._delivered_at = now
+            # With workers too busy to take them up, wake-ups must not pile up behind one another.
+            await wake(self._broker, DELIVER_TASK, [], expires=2 * DELIVER_AGAIN_S)
 
 
-async def wake(broker: Celery, task: str, arguments: list[object]) -> None:
+async def wake(
+    broker: Celery, task: str, arguments: list[object], expires: float | None = None
+) -> None:
     """Send a wake-up; one that is lost is sent again later."""
     try:
         async with asyncio.timeout(SEND_S):
-            await asyncio.to_thread(broker.send_task, task, args=arguments, retry=False)
+            await asyncio.to_thread(
+                broker.send_task, task, args=arguments, expires=expires, retry=False
+            )
     except (BrokerAway, TimeoutError, OSError) as error:
         get_logger().warning("broker.away", task=task, cause=str(error))
 
