@@ -4,7 +4,18 @@ from typing import Final
 
 import typer
 
-from venusrl.cli import checkpoints, datasets, environments, jobs, keys, models, rollouts, server
+from venusrl.cli import (
+    accounts,
+    checkpoints,
+    datasets,
+    environments,
+    jobs,
+    keys,
+    models,
+    rollouts,
+    server,
+    webhooks,
+)
 
 HELP: Final = """Reinforcement learning for language models.
 
@@ -34,3 +45,6 @@ app.add_typer(datasets.app, name="datasets", help="Upload, list and look at data
 app.add_typer(models.app, name="models", help="List, add and delete models.")
 app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")
 app.add_typer(keys.app, name="keys", help="Make, list, rotate and delete API keys.")
+app.add_typer(webhooks.app, name="webhooks", help="Send events to an address.")
+app.command("audit")(accounts.audit)
+app.command("usage")(accounts.usage)
