@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from api import document, problems
+from api.audit.database import AuditedDatabase
+from api.audit.routes import router as audit_router
 from api.billing.routes import router as billing_router
 from api.checkpoints.routes import router as checkpoints_router
 from api.datasets.routes import router as datasets_router
@@ -20,10 +22,11 @@ from api.rollouts.routes import router as rollouts_router
 from api.secrets.routes import router as secrets_router
 from api.system.routes import router as system_router
 from api.tenancy.routes import router as tenancy_router
+from api.usage.routes import router as usage_router
+from api.webhooks.routes import router as webhooks_router
 from infra.ids import IdSource
 from infra.settings import Intervals, Settings
 from stores.blobs import Blobs
-from stores.unit_of_work import Database
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -32,7 +35,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         assert settings is not None, "the gateway needs settings to serve"
-        database = Database(settings.database_url, settings.database_connections)
+        database = AuditedDatabase(settings.database_url, settings.database_connections, IdSource())
         blobs = Blobs(settings.object_store_url)
         app.state.gateway = Gateway(settings, database, blobs, IdSource())
         yield
@@ -62,6 +65,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         models_router,
         datasets_router,
         secrets_router,
+        webhooks_router,
+        audit_router,
+        usage_router,
     ):
         app.include_router(router)
     document.publish(app)

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.audit.call import SAFE_METHODS, Call, serving
 from api.bodies import number_in
 from api.problems import Problem, problem_response, too_large
 from infra.ids import IdSource
@@ -51,12 +52,28 @@ class Edge:
             await self._app(scope, receive, send)
             return
         with IN_FLIGHT.track_inprogress():
-            await self._serve(scope, receive, send)
+            await self._audited(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _audited(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         request_id = self._request_id(headers.get("x-request-id", ""))
         scope.setdefault("state", {})["request_id"] = request_id
+        if scope["method"] in SAFE_METHODS:
+            await self._serve(scope, receive, send)
+            return
+        call = Call(scope, request_id)
+
+        async def noted(message: Message) -> None:
+            is_refusal = message["type"] == "http.response.start" and is_refused(message["status"])
+            if is_refusal and call.is_due:
+                await scope["app"].state.gateway.database.note_refusal(call)
+            await send(message)
+
+        with serving(call):
+            await self._serve(scope, receive, noted)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, request_id = Headers(scope=scope), scope["state"]["request_id"]
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -81,6 +98,11 @@ class Edge:
     def _request_id(self, given: str) -> str:
         is_usable = 0 < len(given) <= REQUEST_ID_CHARS_MAX and given.isascii()
         return given if is_usable and given.isprintable() else self._ids.new("req")
+
+
+def is_refused(status: int) -> bool:
+    """Whether a status says that the caller may not, as it stands."""
+    return 400 <= status < 500
 
 
 def _method(given: str) -> str:

@@ -60,6 +60,22 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
     ("post", "/v1/checkpoints/{checkpoint_id}/export"): {
         "one file": {"format": "safetensors"},
     },
+    ("post", "/v1/webhooks"): {
+        "events of all types": {"url": "https://example.com/hooks/venus"},
+        "what people wait for": {
+            "url": "https://example.com/hooks/venus",
+            "types": ["job.state", "checkpoint.*"],
+            "description": "the lab's chat",
+        },
+    },
+    ("patch", "/v1/webhooks/{webhook_id}"): {
+        "switched off": {"active": False},
+        "other types": {"types": ["job.*"]},
+    },
+    ("post", "/v1/webhooks/{webhook_id}/rotate"): {
+        "at once": {},
+        "with an hour for the change": {"grace_s": 3600},
+    },
     ("post", "/v1/checkpoints/{checkpoint_id}/generate"): {
         "a look": {"prompt": "12+40", "max_tokens": 16},
     },

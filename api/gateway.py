@@ -5,10 +5,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.audit.database import AuditedDatabase
 from infra.ids import IdSource
 from infra.settings import Settings
 from stores.blobs import Blobs
-from stores.unit_of_work import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Gateway:
     """The gateway's ports."""
 
     settings: Settings
-    database: Database
+    database: AuditedDatabase
     blobs: Blobs
     ids: IdSource
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 from fastapi import Header
 from fastapi.responses import JSONResponse
 
+from api.audit.call import name_created
 from api.gateway import Gateway
 from api.problems import conflict
 from infra import failpoints
@@ -56,6 +57,7 @@ async def run_once(
             if stored is not None:
                 return _repeat(stored, once)
         body = dict(await produce(connection))
+        name_created(body)
         if once.key is not None:
             await idempotency.answer(connection, once.scope, once.key, status, body)
     failpoints.hit(FAILPOINT_AFTER_COMMIT)

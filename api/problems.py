@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from api.audit.call import name_code
 from domain.errors import ObjectNotWritten, StoreUnavailable
 from infra.logging import get_logger
 
@@ -123,6 +124,7 @@ def near_names(name: str, known: Sequence[str]) -> str:
 
 def problem_response(request: Request, problem: Problem) -> JSONResponse:
     """The problem document."""
+    name_code(problem.code)
     document: dict[str, Any] = {
         "type": f"https://venusrl.dev/problems/{problem.code}",
         "title": HTTPStatus(problem.status).phrase,

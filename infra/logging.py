@@ -19,7 +19,8 @@ SECRET_KEYS: Final = frozenset(
 """Keys whose value never reaches a log, whatever it holds."""
 
 SECRET_TEXT: Final = re.compile(
-    r"(vrl_[A-Za-z0-9_\-]{4})[A-Za-z0-9_\-]+|(?<=://)([^:/@\s]+):([^@/\s]+)@", re.ASCII
+    r"((?:vrl|whsec)_[A-Za-z0-9_\-+/]{4})[A-Za-z0-9_\-+/=]+|(?<=://)([^:/@\s]+):([^@/\s]+)@",
+    re.ASCII,
 )
 """API keys (a short prefix stays, to tell them apart) and passwords inside URLs."""
 

@@ -10,6 +10,9 @@ HOST_TASK: Final = "venus.host"
 CHORE_TASK: Final = "venus.chore"
 """Celery task `chore(operation id)`: wakes a worker for a row of `operation`."""
 
+DELIVER_TASK: Final = "venus.deliver"
+"""Celery task `deliver()`: wakes a worker for due rows of `webhook_delivery`."""
+
 GENERATE: Final = "generate"
 VALIDATE_ENVIRONMENT: Final = "validate_environment"
 TEST_ENVIRONMENT: Final = "test_environment"

@@ -6,21 +6,13 @@ proxies of the environment never used. Hosts that the operator lists are exempt.
 """
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Final
 
 import httpx
 
-NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-"""Addresses of this network mean the IPv4 address in their last four bytes (RFC 6052)."""
-
-LOCAL_NAMES: Final = ("localhost", ".localhost", ".local", ".internal")
-"""Names that never mean a public host; each is one, or the end of one."""
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from infra.addresses import is_address, is_local_name, is_public
 
 
 class HostForbidden(httpx.TransportError):
@@ -36,23 +28,7 @@ def is_listed(host: str, port: int, allowed: Sequence[str]) -> bool:
 def is_private(host: str) -> bool:
     """Whether a host, before any name is resolved, is known not to be public."""
     bare = _bare(host)
-    try:
-        return not is_public(ipaddress.ip_address(bare))
-    except ValueError:
-        return bare.endswith(LOCAL_NAMES) or bare in LOCAL_NAMES
-
-
-def is_public(address: Address) -> bool:
-    """Whether an address is a unicast one of the public network, in whatever form it is written."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address.teredo is not None:
-            inner = address.teredo[1]
-        if inner is None and address in NAT64:
-            inner = ipaddress.IPv4Address(address.packed[-4:])
-        if inner is not None:
-            return is_public(inner)
-    return address.is_global and not address.is_multicast and not address.is_reserved
+    return is_local_name(bare) or (is_address(bare) and not is_public(bare))
 
 
 class OutsideTransport(httpx.AsyncBaseTransport):
@@ -98,7 +74,7 @@ class OutsideTransport(httpx.AsyncBaseTransport):
         addresses = [str(one[4][0]).partition("%")[0] for one in found]
         if is_listed(host, port, self._allowed):
             return addresses[0]
-        if not addresses or not all(is_public(ipaddress.ip_address(one)) for one in addresses):
+        if not addresses or not all(map(is_public, addresses)):
             raise HostForbidden(f"{host} is not a public host")
         return addresses[0]
 

@@ -115,6 +115,21 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
+class Webhooks:
+    """How webhooks are delivered."""
+
+    key: str = field(default="", repr=False)
+    """Secrets are derived from it; empty: a file in the home."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that may be called although their addresses are not public, also without TLS."""
+    timeout_s: float = 10.0
+    retry_s: float = 5.0
+    """Pause after the first failure; the next ones are longer."""
+    tries: int = 10
+    disable_days: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One process's configuration."""
 
@@ -126,6 +141,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     intervals: Intervals = field(default_factory=Intervals)
     pool: Pool = field(default_factory=Pool)
+    webhooks: Webhooks = field(default_factory=Webhooks)
     api_host: str = "127.0.0.1"
     api_port: int = DEFAULT_API_PORT
     schedulers: int = 1
@@ -166,6 +182,7 @@ class Settings:
                 source, FAST_INTERVALS if is_small else Intervals(), INTERVAL_VARIABLES, _seconds
             ),
             pool=_overlaid(source, Pool(), POOL_VARIABLES, _count),
+            webhooks=_webhooks(source),
             api_host=source.get("VENUS_API_HOST") or "127.0.0.1",
             api_port=_read(source, "VENUS_API_PORT", _port, DEFAULT_API_PORT),
             schedulers=_read(source, "VENUS_SCHEDULERS", _positive, 1),
@@ -213,6 +230,12 @@ POOL_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_POOL_SPARE_CHILDREN": "spare_children",
 }
 
+WEBHOOK_VARIABLES: Final[Mapping[str, str]] = {
+    "VENUS_WEBHOOK_TIMEOUT_S": "timeout_s",
+    "VENUS_WEBHOOK_RETRY_S": "retry_s",
+    "VENUS_WEBHOOK_DISABLE_DAYS": "disable_days",
+}
+
 VARIABLES: Final = (
     "VENUS_HOME",
     "DATABASE_URL",
@@ -222,6 +245,10 @@ VARIABLES: Final = (
     *LIMIT_VARIABLES,
     *INTERVAL_VARIABLES,
     *POOL_VARIABLES,
+    *WEBHOOK_VARIABLES,
+    "VENUS_WEBHOOK_TRIES",
+    "VENUS_WEBHOOK_HOSTS",
+    "VENUS_WEBHOOK_KEY",
     "VENUS_API_HOST",
     "VENUS_API_PORT",
     "VENUS_SCHEDULERS",
@@ -313,6 +340,16 @@ def _read(source: Mapping[str, str], variable: str, kind: Callable[[str], T], de
         return kind(text)
     except ValueError as error:
         raise BadSettingError(f"{variable}={text!r}: {error}") from error
+
+
+def _webhooks(source: Mapping[str, str]) -> Webhooks:
+    hosts = source.get("VENUS_WEBHOOK_HOSTS", "").lower().split(",")
+    base = Webhooks(
+        key=source.get("VENUS_WEBHOOK_KEY", ""),
+        hosts=tuple(host.strip() for host in hosts if host.strip()),
+        tries=_read(source, "VENUS_WEBHOOK_TRIES", int, Webhooks().tries),
+    )
+    return _overlaid(source, base, WEBHOOK_VARIABLES, float)
 
 
 def _overlaid(

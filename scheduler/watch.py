@@ -26,14 +26,23 @@ from domain.plan import JobLimits
 from domain.states import Desired, HostKind
 from infra.ids import IdSource
 from infra.logging import get_logger
-from infra.names import CHORE_TASK, HOST_TASK
+from infra.names import CHORE_TASK, DELIVER_TASK, HOST_TASK
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
 from scheduler.spec import plan_of, read_spec
 from stores import events as job_events
 from stores.blobs import Blobs
-from stores.system import assets, bills, coordination, expiry, jobs, leases, preparation
+from stores.system import (
+    assets,
+    bills,
+    coordination,
+    deliveries,
+    expiry,
+    jobs,
+    leases,
+    preparation,
+)
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
 STARTS_MAX: Final = 12
@@ -55,6 +64,8 @@ CHORE_DEAD_S: Final = 320.0
 
 EXPIRE_S: Final = 5.0
 """Between two looks for what has had its time; nobody waits for it."""
+DELIVER_AGAIN_S: Final = 5.0
+"""Deliveries that nobody took up are sent for again; their process starts within a second or two."""
 
 SEND_S: Final = 5.0
 """A broker that takes longer is away; the leader must not wait for it."""
@@ -127,7 +138,7 @@ class LeaseWatch:
 
 
 class ChoreWatch:
-    """Wakes workers for operations, settles what waits for one that failed, and bills of attempts."""
+    """Wakes workers for operations and webhooks, settles what waits for failed ones, and bills."""
 
     def __init__(self, database: Database, broker: Celery, term: int) -> None:
         self._database = database
@@ -135,9 +146,10 @@ class ChoreWatch:
         self._fence = LeaderFence(term)
         self._ids = IdSource()
         self._expired_at = -math.inf
+        self._delivered_at = -math.inf
 
     async def look(self) -> None:
-        """One pass over open operations."""
+        """One pass over open operations, due deliveries, what expires, and ended attempts."""
         if time.monotonic() - self._expired_at >= EXPIRE_S:
             await self.expire()
             self._expired_at = time.monotonic()
@@ -152,6 +164,18 @@ class ChoreWatch:
             billed = await bills.settle(connection)
         for attempt in billed:
             get_logger().info("bill.settled", attempt_id=attempt)
+        await self._look_at_deliveries()
+
+    async def _look_at_deliveries(self) -> None:
+        now = time.monotonic()
+        if now - self._delivered_at < DELIVER_AGAIN_S:
+            return
+        async with self._database.begin() as connection:
+            is_due = await deliveries.is_due(connection)
+        if is_due:
+            self._delivered_at = now
+            # With workers too busy to take them up, wake-ups must not pile up behind one another.
+            await wake(self._broker, DELIVER_TASK, [], expires=2 * DELIVER_AGAIN_S)
 
     async def expire(self) -> None:
         """Expire what is past its age, and ask for chores that delete what is gone."""
@@ -163,11 +187,15 @@ class ChoreWatch:
             get_logger().info("checkpoint.expired", checkpoint_id=checkpoint)
 
 
-async def wake(broker: Celery, task: str, arguments: list[object]) -> None:
+async def wake(
+    broker: Celery, task: str, arguments: list[object], expires: float | None = None
+) -> None:
     """Send a wake-up; one that is lost is sent again later."""
     try:
         async with asyncio.timeout(SEND_S):
-            await asyncio.to_thread(broker.send_task, task, args=arguments, retry=False)
+            await asyncio.to_thread(
+                broker.send_task, task, args=arguments, expires=expires, retry=False
+            )
     except (BrokerAway, TimeoutError, OSError) as error:
         get_logger().warning("broker.away", task=task, cause=str(error))
 

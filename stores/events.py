@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from stores import outbox
 from stores import tables as t
 
 
@@ -24,4 +25,5 @@ async def append(
     await connection.execute(
         insert(t.job_event).values(job_id=job_id, seq=seq, type=type, body=dict(body))
     )
+    await outbox.enqueue(connection, job_id, seq, type)
     return seq

@@ -32,6 +32,7 @@ from stores.rollout_columns import (
 )
 from stores.schema import created as _created
 from stores.schema import metadata as metadata
+from stores.tables_audit import audit_event as audit_event
 from stores.tables_bill import bill_line as bill_line
 from stores.tables_bill import host_interval as host_interval
 from stores.tables_bill import rollout_hop as rollout_hop
@@ -39,6 +40,8 @@ from stores.tables_bill import sandbox_interval as sandbox_interval
 from stores.tables_evaluation import environment_column
 from stores.tables_evaluation import evaluation as evaluation
 from stores.tables_output import environment_output as environment_output
+from stores.tables_webhook import webhook as webhook
+from stores.tables_webhook import webhook_delivery as webhook_delivery
 
 organization = Table(
     "organization",

@@ -1,5 +1,6 @@
 """The nouns of the blocking client: each verb by name, its code in the noun's own module."""
 
+from venusrl._accounts import AsyncAudit, AsyncUsage
 from venusrl._checkpoints import AsyncCheckpoints, AsyncOperations
 from venusrl._datasets import AsyncDatasets
 from venusrl._environments import AsyncEnvironments
@@ -9,6 +10,7 @@ from venusrl._rollouts import AsyncGroups, AsyncRollouts
 from venusrl._secrets import AsyncSecrets
 from venusrl._surface import Surface, blocking, each
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
+from venusrl._webhooks import AsyncWebhooks
 
 
 class Organizations(Surface[AsyncOrganizations]):
@@ -151,3 +153,30 @@ class Checkpoints(Surface[AsyncCheckpoints]):
     fetch_export = blocking(AsyncCheckpoints.fetch_export)
     generate = blocking(AsyncCheckpoints.generate)
     download = blocking(AsyncCheckpoints.download)
+
+
+class Webhooks(Surface[AsyncWebhooks]):
+    """`client.webhooks`."""
+
+    create = blocking(AsyncWebhooks.create)
+    list = each(AsyncWebhooks.list)
+    get = blocking(AsyncWebhooks.get)
+    update = blocking(AsyncWebhooks.update)
+    delete = blocking(AsyncWebhooks.delete)
+    rotate = blocking(AsyncWebhooks.rotate)
+    test = blocking(AsyncWebhooks.test)
+    deliveries = each(AsyncWebhooks.deliveries)
+    delivery = blocking(AsyncWebhooks.delivery)
+    redeliver = blocking(AsyncWebhooks.redeliver)
+
+
+class Audit(Surface[AsyncAudit]):
+    """`client.audit`; needs a key with the role admin."""
+
+    list = each(AsyncAudit.list)
+
+
+class Usage(Surface[AsyncUsage]):
+    """`client.usage`."""
+
+    list = each(AsyncUsage.list)

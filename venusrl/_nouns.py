@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from venusrl._accounts import AsyncAudit, AsyncUsage
 from venusrl._checkpoints import AsyncCheckpoints, AsyncOperations
 from venusrl._datasets import AsyncDatasets
 from venusrl._environments import AsyncEnvironments
@@ -11,6 +12,7 @@ from venusrl._rollouts import AsyncGroups, AsyncRollouts
 from venusrl._secrets import AsyncSecrets
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
 from venusrl._transport import Request, Transport
+from venusrl._webhooks import AsyncWebhooks
 
 
 class Nouns:
@@ -30,6 +32,9 @@ class Nouns:
         self.rollouts = AsyncRollouts(transport)
         self.operations = AsyncOperations(transport)
         self.checkpoints = AsyncCheckpoints(transport, self.operations)
+        self.webhooks = AsyncWebhooks(transport)
+        self.audit = AsyncAudit(transport)
+        self.usage = AsyncUsage(transport)
 
     @property
     def base_url(self) -> str:

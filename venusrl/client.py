@@ -20,6 +20,7 @@ from typing import Final
 import httpx
 
 from venusrl._blocking import (
+    Audit,
     Checkpoints,
     Datasets,
     Environments,
@@ -32,6 +33,8 @@ from venusrl._blocking import (
     Projects,
     Rollouts,
     Secrets,
+    Usage,
+    Webhooks,
 )
 from venusrl._errors import (
     ApiError,
@@ -138,6 +141,9 @@ class Client(Surface[Nouns]):
         self.rollouts = Rollouts(nouns.rollouts)
         self.operations = Operations(nouns.operations)
         self.checkpoints = Checkpoints(nouns.checkpoints)
+        self.webhooks = Webhooks(nouns.webhooks)
+        self.audit = Audit(nouns.audit)
+        self.usage = Usage(nouns.usage)
 
     @property
     def base_url(self) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Header, Request
 
+from api.audit.call import Actor, name_actor
 from api.auth.keys import secret_hash
 from api.gateway import gateway_of
 from api.problems import Problem, forbidden
@@ -62,6 +63,7 @@ async def caller_of(
         row = await keys.find_active(connection, secret_hash(secret.strip()))
     if row is None:
         raise Problem(401, "unauthorized", "The key is unknown, expired or revoked.")
+    name_actor(Actor(row.id, row.organization_id, row.project_id))
     return Caller(row.id, row.role, row.organization_id, row.project_id)
 
 

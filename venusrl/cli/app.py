@@ -5,6 +5,7 @@ from typing import Final
 import typer
 
 from venusrl.cli import (
+    accounts,
     checkpoints,
     datasets,
     environments,
@@ -14,6 +15,7 @@ from venusrl.cli import (
     rollouts,
     secrets,
     server,
+    webhooks,
 )
 
 HELP: Final = """Reinforcement learning for language models.
@@ -45,3 +47,6 @@ app.add_typer(models.app, name="models", help="List, add and delete models.")
 app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")
 app.add_typer(secrets.app, name="secrets", help="Write, list and delete secrets.")
 app.add_typer(keys.app, name="keys", help="Make, list, rotate and delete API keys.")
+app.add_typer(webhooks.app, name="webhooks", help="Send events to an address.")
+app.command("audit")(accounts.audit)
+app.command("usage")(accounts.usage)

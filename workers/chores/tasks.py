@@ -1,4 +1,4 @@
-"""The Celery side of chores: one late-acked task that runs an operation in a process of its own.
+"""The Celery side of chores: late-acked tasks that run what is due in processes of their own.
 
 Lost, late and duplicate messages are harmless: the row says whether there is work, and its first
 end wins.
@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 from infra.logging import configure, get_logger
-from infra.names import CHORE_TASK
+from infra.names import CHORE_TASK, DELIVER_TASK
 from infra.process import dying_with_parent
 from infra.settings import Settings
 from stores.system.operations import STARTS_MAX
@@ -32,9 +32,22 @@ def chore(operation_id: str) -> None:
         get_logger().warning("chore.ended", operation_id=operation_id, status=status)
 
 
+@app.task(name=DELIVER_TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
+def deliver() -> None:
+    """Deliver webhooks in a process of its own; whatever it leaves, the leader wakes another for."""
+    configure("chores", Settings.from_env().log_level)
+    status = _run("workers.webhooks.main")
+    if status != 0:
+        get_logger().warning("deliver.ended", status=status)
+
+
 def run_once(operation_id: str) -> int:
     """One start; the exit status, or -9 when it ran past its deadline."""
-    command = dying_with_parent((sys.executable, "-m", "workers.chores.main", operation_id))
+    return _run("workers.chores.main", operation_id)
+
+
+def _run(module: str, *arguments: str) -> int:
+    command = dying_with_parent((sys.executable, "-m", module, *arguments))
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.wait(CHORE_DEADLINE_S)

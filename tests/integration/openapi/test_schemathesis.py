@@ -85,6 +85,7 @@ def target(stack: Stack) -> Target:
     project = next(iter(stack.admin.projects.list(next(iter(stack.admin.organizations.list())).id)))
     key = stack.admin.keys.create("fuzz", project.id, role="owner")
     spare = stack.admin.keys.create("spare", project.id)
+    webhook = stack.client.webhooks.create("https://example.com/hook")
     operation = stack.query("select id from operation where state = 'done' limit 1")[0][0]
     return Target(
         stack.client.base_url,
@@ -96,6 +97,8 @@ def target(stack: Stack) -> Target:
             "rollout_id": next(iter(stack.client.rollouts.list(job.id))).id,
             "key_id": spare.id,
             "operation_id": str(operation),
+            "webhook_id": webhook.id,
+            "delivery_id": stack.client.webhooks.test(webhook.id).id,
             "name": "diary",
             "version": "1",
         },

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_a_key_keeps_only_its_first_characters() -> None:
     assert redact_text("got vrl_abcdEFGH1234_x") == f"got vrl_abcd{STRUCK}"
+    assert redact_text("got whsec_abcdEF/+12==.") == f"got whsec_abcd{STRUCK}."
 
 
 def test_a_password_in_a_url_is_struck_and_its_user_stays() -> None:

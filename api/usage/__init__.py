@@ -1,0 +1,1 @@
+"""Usage: seconds by resource, cut into hours or days."""

@@ -1,0 +1,1 @@
+"""Webhooks, from an event's row to a receiver on a real socket."""

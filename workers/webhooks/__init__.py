@@ -1,0 +1,1 @@
+"""Delivering webhooks: a process that sends what is due and ends."""
