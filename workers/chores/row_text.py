@@ -15,7 +15,8 @@ def normalised(text: str) -> str:
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
     kept = (" " if unicodedata.category(c)[0] in "ZC" else c for c in folded if _counts(c))
-    return " ".join("".join(kept).split())
+    # What stood apart may be one character once the punctuation between is gone: composed last.
+    return " ".join(unicodedata.normalize("NFKC", "".join(kept)).casefold().split())
 
 
 def _counts(character: str) -> bool:

@@ -197,7 +197,7 @@ async def test_network_host_files_and_hidden_tests_are_out_of_reach(
     stage: Stage, tmp_path: Path
 ) -> None:
     canary = tmp_path / "canary"
-    canary.write_text("secret")
+    canary.write_text("canary-of-this-host")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         dial = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
@@ -213,7 +213,7 @@ async def test_network_host_files_and_hidden_tests_are_out_of_reach(
     said = [message.content for message in one.rollout.messages if message.role == "tool"]
     assert len(said) == 6
     assert not [text for text in said if text.endswith("[exit 0]")]
-    assert "secret" not in "".join(said)
+    assert "canary-of-this-host" not in "".join(said)
     assert said[-1] == "[exit 1]"
 
 

@@ -18,7 +18,8 @@ AROUND = Surroundings({}, {}, Settings.from_env({}), frozenset({"hub", "judge-ke
 
 def found(around: Surroundings = AROUND, declared: tuple[str, ...] = (), **spec: Any) -> Outcome:
     """Findings of both checks."""
-    outcome = Outcome(version=SimpleNamespace(manifest={"secrets": declared}))
+    outcome = Outcome()
+    outcome.versions["/environments/0"] = SimpleNamespace(manifest={"secrets": declared})
     body = {"name": "j", "model": {"base": "tiny-calc"}, "environments": [{"ref": "calc"}], **spec}
     parsed = JobSpec.model_validate(body)
     check_secrets(parsed, around, outcome)
