@@ -1,32 +1,16 @@
 """Filter and page at a million rollouts: p95 of one page through the API, and the plan behind it."""
 
-import json
-import random
-import statistics
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine
 
-from stores import tables as t
-from stores.rollouts import Filters, page_query
-from stores.unit_of_work import sqlalchemy_url
-from supervisor.postgres import Cluster
-from tests.accept.lists.fill import ROLLOUTS, fill
-from tests.integration.api.world import Tenant, installation
+from tests.accept.lists.measured import P95_MAX_S, Lists
 from tests.support.requirements import requires
-from tests.support.services import TEMPLATE
 
 pytestmark = [pytest.mark.accept, requires("postgres")]
-
-P95_MAX_S: Final = 0.200
-PAGES: Final = 40
-"""Pages of one filter that are measured, from random places of the list and in both orders."""
 
 ROLLOUT_FILTERS: Final[tuple[Mapping[str, Any], ...]] = (
     {},
@@ -65,57 +49,6 @@ GROUP_FILTERS: Final[tuple[Mapping[str, Any], ...]] = (
     {"policy_version": 6000},
     {"reward_min": 0.999},
 )
-
-
-class Lists:
-    """The filled installation."""
-
-    def __init__(self, tenant: Tenant, url: str, job: Mapping[str, Any]) -> None:
-        """Of one job."""
-        self.tenant, self.url, self.job = tenant, url, str(job["id"])
-
-    def p95(self, path: str, filters: Mapping[str, Any], cursors: list[str]) -> float:
-        """Of one page through the API, in seconds."""
-        chance, times = random.Random(7), []
-        with self.tenant.http() as http:
-            for number in range(PAGES):
-                order = "desc" if number % 2 else "asc"
-                params = {**filters, "order": order, "limit": 50}
-                if number > 1:
-                    params["after"] = chance.choice(cursors)
-                started = time.perf_counter()
-                answer = http.get(f"/v1/jobs/{self.job}/{path}", params=params)
-                times.append(time.perf_counter() - started)
-                assert answer.status_code == 200, answer.text
-        return statistics.quantiles(times, n=20)[-1]
-
-    def plan(self, filters: Mapping[str, Any]) -> dict[str, Any]:
-        """Postgres's plan for a first page of rollouts."""
-        query = page_query(self.tenant.project_id, self.job, Filters(**filters))
-        compiled = query.order_by(t.rollout.c.id).limit(51).compile(
-            dialect=create_engine(sqlalchemy_url(self.url)).dialect, compile_kwargs={"literal_binds": True}
-        )  # fmt: skip
-        with psycopg.connect(self.url) as connection:
-            row = connection.execute(f"explain (format json) {compiled}".encode()).fetchone()
-        assert row is not None
-        shown = row[0] if isinstance(row[0], list) else json.loads(row[0])
-        plan: dict[str, Any] = shown[0]["Plan"]
-        return plan
-
-
-@pytest.fixture(scope="module")
-def lists(postgres_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lists]:
-    postgres_cluster.create_database("lists", TEMPLATE)
-    url = postgres_cluster.url("lists")
-    home: Path = tmp_path_factory.mktemp("lists")
-    with installation(url, home) as world:
-        tenant = world.tenant()
-        job = tenant.ended()
-        started = time.perf_counter()
-        fill(url, job["id"], job["attempt_id"], tenant.organization_id)
-        sys.stdout.write(f"\n{ROLLOUTS} rollouts in {time.perf_counter() - started:.1f} s\n")
-        yield Lists(tenant, url, job)
-    postgres_cluster.drop_database("lists")
 
 
 @pytest.fixture(scope="module")
