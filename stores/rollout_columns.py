@@ -9,7 +9,7 @@ were the group's are repeated on the rollout, for a page that joins nothing. `fa
 from bisect import bisect_right
 from typing import Any, Final
 
-from sqlalchemy import Column, Computed, Index, Integer, Text
+from sqlalchemy import Column, Computed, Index, Integer, Text, text
 
 FATE: Final = "split_part(disposition, '('::text, 1)"
 """The kind of a disposition: `trained(3)` is `trained`. Spelled as Postgres shows it, so that a
@@ -48,6 +48,10 @@ REWARD_BIN: Final = (
 )
 
 
+RETRIED: Final = "try > 1"
+"""A try of it failed, whatever became of it then."""
+
+
 def reward_bins(low: float | None, high: float | None) -> range:
     """Bins that a range of rewards touches."""
     first = 0 if low is None else bisect_right(REWARD_BOUNDS, low)
@@ -79,6 +83,7 @@ def indexes_of_rollouts() -> tuple[Index, ...]:
     )
     return (
         Index(None, "job_id", "id"),
+        Index("ix_rollout_retried", "job_id", "id", postgresql_where=text(RETRIED)),
         *(Index(f"ix_rollout_by_{one}", "job_id", one, "id", "reward") for one in filters),
     )
 

@@ -30,6 +30,8 @@ class Filters:
     disposition: str | None = None
     """A whole disposition, `dropped(stale)`, or its kind, `dropped`."""
     bucket: str | None = None
+    retried: bool | None = None
+    """Whether a try of it failed."""
     policy_version: int | None = None
     reward_min: float | None = None
     reward_max: float | None = None
@@ -106,6 +108,8 @@ def page_query(
         narrow.append(_disposed(rollout, filters.disposition))
     if filters.step is not None:
         narrow.append(rollout.c.group_id.in_(_of_step(job_id, filters.step)))
+    if filters.retried is not None:
+        narrow.append(rollout.c["try"] > 1 if filters.retried else rollout.c["try"] <= 1)
     bounds = _range(rollout.c.reward, filters)
     query = _rollouts(project_id).where(rollout.c.job_id == job_id)
     if bounds and not narrow:

@@ -237,6 +237,8 @@ leadership = Table(
     Column("backend_pid", Integer, nullable=False),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False),
     CheckConstraint("id = 1", name="single"),
+    # What fences is part of a key: who changes it waits for fenced transactions, a heartbeat does not.
+    UniqueConstraint("id", "term"),
 )
 
 host_lease = Table(
@@ -257,6 +259,8 @@ host_lease = Table(
     Column("dispatched_at", DateTime(timezone=True)),
     _created(),
     CheckConstraint("desired in ('up','down')", name="desired"),
+    # As in `leadership`: a renewal never waits for the transactions of its host.
+    UniqueConstraint("id", "epoch"),
     Index(None, "attempt_id"),
 )
 

@@ -87,7 +87,12 @@ class Database:
 
 
 async def check_fence(connection: AsyncConnection, fence: Fence) -> None:
-    """Hold the fencing row for the rest of the transaction, or raise FencedOut."""
+    """Hold the fencing row for the rest of the transaction, or raise FencedOut.
+
+    The lock keeps the row's keys, to which epoch and term belong: whoever raises them waits for this
+    transaction. Renewals and heartbeats change no key and pass; with a lock that they wait for, a host
+    that is busy writing would starve its own lease.
+    """
     match fence:
         case LeaderFence(term=term):
             query = select(t.leadership.c.term).where(t.leadership.c.term == term)
@@ -97,5 +102,5 @@ async def check_fence(connection: AsyncConnection, fence: Fence) -> None:
                 t.host_lease.c.epoch == epoch,
                 t.host_lease.c.owner.is_not(None),
             )
-    if (await connection.execute(query.with_for_update(read=True))).first() is None:
+    if (await connection.execute(query.with_for_update(read=True, key_share=True))).first() is None:
         raise FencedOut(str(fence))

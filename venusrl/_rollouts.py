@@ -46,7 +46,8 @@ class AsyncRollouts:
         """Rollouts of a job.
 
         Filters: group_id, step, task_id, purpose, end, verdict, disposition (`dropped(stale)` or
-        `dropped`), bucket (of the job's bill), policy_version, reward_min, reward_max.
+        `dropped`), bucket (of the job's bill), retried (a try of it failed), policy_version,
+        reward_min, reward_max.
         """
         return iterate(self._transport, f"/v1/jobs/{one(job_id)}/rollouts", filters, Rollout)
 

@@ -156,7 +156,9 @@ class Keeper:
                 return "down" if desired == "down" else "the lease was taken away"
             if desired is not None:
                 deadline = self._deadline(now)
-                write_record(child.stdin, Renewed(deadline))
+                # Of a child that has just died its stream's end tells, with the cause.
+                with suppress(OSError):
+                    write_record(child.stdin, Renewed(deadline))
 
     def _renew(self) -> tuple[str | None, bool]:
         """(desired, lost). An unreachable database is neither: the deadline decides."""

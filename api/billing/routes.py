@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from api.auth.caller import Viewer
 from api.gateway import GatewayDep
 from api.rollouts.service import need_job
-from domain.billing import Line, Resource
+from domain.billing import Bucket, Line, Resource
 from stores import bill
 from venusrl.models.bills import Bill, BillLine, JudgeLine
 
@@ -42,4 +42,7 @@ def _line_of(job_id: str, line: Line) -> BillLine:
         seconds=line.seconds,
         rollouts=line.rollouts,
         rollouts_url=f"/v1/jobs/{job_id}/rollouts?{query}",
+        retried_url=f"/v1/jobs/{job_id}/rollouts?retried=true"
+        if line.bucket is Bucket.INFRASTRUCTURE
+        else None,
     )

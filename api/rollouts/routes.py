@@ -60,12 +60,16 @@ def rollout_filters(
     end: Annotated[End | None, Query()] = None,
     verdict: Annotated[Literal["scored", "unscorable"] | None, Query()] = None,
     bucket: Annotated[Bucket | None, Query()] = None,
+    retried: Annotated[bool | None, Query()] = None,
 ) -> Filters:
     """Dependency: which rollouts are wanted.
 
-    `policy_version` is that of the oldest sampled token; `bucket` is a line of the job's bill.
+    `policy_version` is that of the oldest sampled token; `bucket` is a line of the job's bill;
+    `retried`: a try of it failed, whatever became of it then.
     """
-    return replace(groups, group_id=group_id, end=end, verdict=verdict, bucket=bucket)
+    return replace(
+        groups, group_id=group_id, end=end, verdict=verdict, bucket=bucket, retried=retried
+    )
 
 
 @router.get("/jobs/{job_id}/groups")

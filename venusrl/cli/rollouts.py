@@ -33,6 +33,9 @@ Disposition = Annotated[
     str | None, typer.Option(help="'trained', 'dropped', or whole: 'dropped(stale)'.")
 ]
 Bucket = Annotated[str | None, typer.Option(help="A line of the job's bill.")]
+Retried = Annotated[
+    bool | None, typer.Option("--retried/--not-retried", help="A try of it failed, or none did.")
+]
 PolicyVersion = Annotated[
     int | None, typer.Option(min=0, help="Version that sampled its oldest token.")
 ]
@@ -58,6 +61,7 @@ def list_(
     verdict: Verdict = None,
     disposition: Disposition = None,
     bucket: Bucket = None,
+    retried: Retried = None,
     policy_version: PolicyVersion = None,
     reward_min: RewardMin = None,
     reward_max: RewardMax = None,
@@ -75,6 +79,7 @@ def list_(
         "verdict": verdict,
         "disposition": disposition,
         "bucket": bucket,
+        "retried": retried,
         "policy_version": policy_version,
         "reward_min": reward_min,
         "reward_max": reward_max,
@@ -179,6 +184,7 @@ def export(
     purpose: Purpose = None,
     disposition: Disposition = None,
     bucket: Bucket = None,
+    retried: Retried = None,
     reward_min: RewardMin = None,
     reward_max: RewardMax = None,
     as_json: AsJson = False,
@@ -189,6 +195,7 @@ def export(
         "purpose": purpose,
         "disposition": disposition,
         "bucket": bucket,
+        "retried": retried,
         "reward_min": reward_min,
         "reward_max": reward_max,
     }

@@ -9,7 +9,8 @@ class BillLine(Answer):
     """Seconds of one resource in one bucket.
 
     `rollouts` is how many have this bucket as their own; `rollouts_url` lists them. The seconds of a
-    failed try are `infrastructure` also where its rollout went on and was trained.
+    failed try are `infrastructure` also where its rollout went on and was trained: `retried_url` lists
+    those.
     """
 
     resource: str
@@ -17,6 +18,7 @@ class BillLine(Answer):
     seconds: float
     rollouts: int
     rollouts_url: str
+    retried_url: str | None = None
 
 
 class JudgeLine(Answer):

@@ -121,7 +121,6 @@ class Rollout(Answer):
     oldest_version: int | None = None
     newest_version: int | None = None
     components: dict[str, Any] | None = None
-    tries: list[Try] = Field(default_factory=list)
     created_at: datetime
     closed_at: datetime | None = None
 
@@ -129,6 +128,8 @@ class Rollout(Answer):
 class RolloutDetail(Rollout):
     """One rollout with everything that happened to it, from its first try to the trainer's row."""
 
+    tries: list[Try] = Field(default_factory=list)
+    """Those that failed."""
     hops: list[Hop] = Field(default_factory=list)
     group: GroupFate
     training: Training | None = None

@@ -27,6 +27,7 @@ ROLLOUT_FILTERS: Final[tuple[Mapping[str, Any], ...]] = (
     {"disposition": "dropped"},
     {"disposition": "trained"},
     {"bucket": "infrastructure"},
+    {"retried": True},
     {"bucket": "zero_variance"},
     {"bucket": "stale"},
     {"policy_version": 6000},

@@ -118,7 +118,10 @@ FAILPOINTS: Final = (
     Failpoint("checkpoint.file_written", Place.TRAINER, count=3),
     Failpoint("checkpoint.manifest_written", Place.TRAINER),
 )
-"""Every failpoint of the code; a test compares."""
+"""Every failpoint on the way of a job; a test compares."""
+
+ELSEWHERE: Final = frozenset({"webhook.sent"})
+"""No job depends on them; `tests/integration/webhooks/test_crashes.py` kills there."""
 
 OWN_VICTIM: Final = {
     Place.LEADER: Victim.LEADER,

@@ -33,6 +33,7 @@ FILTERS: tuple[tuple[Mapping[str, Any], tuple[int, ...]], ...] = (
     ({"bucket": "truncated"}, (2,)),
     ({"bucket": "evaluation"}, (3,)),
     ({"bucket": "idle_by_tool"}, ()),
+    ({"retried": False}, (0, 1, 2, 3)),
     ({"policy_version": 7}, (1,)),
     ({"reward_min": 0.5}, (0, 3)),
     ({"reward_max": 0.5}, (1, 3)),

@@ -12,7 +12,7 @@ from domain.ids import AttemptId, group_id, rollout_id
 from tests.support.stack import TREE, Stack
 from venusrl.client import Client
 from venusrl.models.jobs import Job
-from venusrl.models.rollouts import Group, Rollout
+from venusrl.models.rollouts import Group, RolloutDetail
 from workers.models.vocab import Vocabulary, read_vocab
 
 CHAOS: Final = TREE / "environments" / "chaos"
@@ -86,7 +86,7 @@ class Platform:
             self.client.jobs.cancel(job.id)
             self.client.jobs.wait_for(job.id, tuple(ENDED), END_WITHIN_S)
 
-    def rollouts(self, job: Job, **filters: Any) -> list[Rollout]:
+    def rollouts(self, job: Job, **filters: Any) -> list[RolloutDetail]:
         """Rollouts of a job, each with its former tries."""
         listed = self.client.rollouts.list(job.id, **filters)
         return [self.client.rollouts.get(one.id) for one in listed]

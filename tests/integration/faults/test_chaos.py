@@ -24,7 +24,7 @@ from tests.integration.faults.jobs import (
 from tests.support.requirements import requires
 from venusrl.client import JobPaused
 from venusrl.models.jobs import Job
-from venusrl.models.rollouts import Group, Rollout
+from venusrl.models.rollouts import Group, RolloutDetail
 
 pytestmark = [
     pytest.mark.integration,
@@ -103,7 +103,7 @@ class Jobs:
     killers: Mapping[str, Job]
     """By fault."""
 
-    def struck(self, fault: str) -> tuple[Group, list[Rollout]]:
+    def struck(self, fault: str) -> tuple[Group, list[RolloutDetail]]:
         """The group of a fault's task and its rollouts, once the job is over."""
         self.platform.succeeded(self.every_fault)
         (group,) = self.platform.groups(self.every_fault, task_id=task_of(fault))

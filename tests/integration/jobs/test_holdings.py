@@ -42,7 +42,7 @@ def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Job:
     stack.client.environments.push(folder)
     spec = small_job(
         "test", evaluation=None, stop={"max_steps": 2}, algorithm={"on_no_signal": "skip"},
-        checkpoints={"every_steps": 1, "ttl_days": 30},
+        checkpoints={"every_steps": 1, "ttl_days": 30}, scheduling={"max_staleness": 0},
     )  # fmt: skip
     job = stack.client.jobs.create(spec)
     return stack.client.jobs.wait(job.id, 200.0)

@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
-from domain.errors import FencedOut
+from domain.errors import FencedOut, StoreUnavailable
 from domain.ids import AttemptId, HostId, JobId
 from domain.states import HostKind
 from stores.system import leases
-from stores.unit_of_work import Database, HostFence
+from stores.system.leadership import Leadership
+from stores.unit_of_work import Database, HostFence, LeaderFence
 from tests.support import eventually
 
 HOST = HostId("host_x_trainer")
@@ -63,6 +65,57 @@ async def test_expired_lease_raises_the_epoch_and_fences_the_host_out(
     with pytest.raises(FencedOut):
         async with database.begin(HostFence(HOST, 1)):
             pass
+
+
+async def test_a_renewal_never_waits_for_the_transactions_of_its_host(
+    database: Database, keeper: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    """A busy host writes without a pause; a renewal behind that would come too late."""
+    await declare(database)
+    claim(keeper)
+    keeper.execute("set statement_timeout = 2000")
+    async with database.begin(HostFence(HOST, 1)):
+        assert leases.renew(keeper, HOST, 1, "me", TTL_S) == "up"
+
+
+async def test_who_raises_the_epoch_waits_for_the_transactions_of_the_host(
+    database: Database, keeper: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    await declare(database)
+    claim(keeper)
+    keeper.execute("set statement_timeout = 300")
+    async with database.begin(HostFence(HOST, 1)):
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            leases.give_up(keeper, HOST, 1, "me", "the host exited")
+        with pytest.raises(StoreUnavailable):
+            await _evict_soon(database)
+    leases.give_up(keeper, HOST, 1, "me", "the host exited")
+    with pytest.raises(FencedOut):
+        async with database.begin(HostFence(HOST, 1)):
+            pass
+
+
+async def _evict_soon(database: Database) -> None:
+    async with database.begin() as connection:
+        await connection.execute(text("set local statement_timeout = 300"))
+        await leases.evict(connection, HOST, 1, "poison")
+
+
+async def test_a_heartbeat_never_waits_for_the_transactions_of_its_term(
+    database: Database, database_url: str
+) -> None:
+    leader, next_one = Leadership(database_url, 0.2), Leadership(database_url, 0.2)
+    term = await leader.try_acquire("here")
+    assert term is not None
+    async with database.begin(LeaderFence(term.number)):
+        assert await leader.beat(term.number)
+    await leader.resign(term.number)
+    following = await next_one.try_acquire("there")
+    assert following is not None
+    with pytest.raises(FencedOut):
+        async with database.begin(LeaderFence(term.number)):
+            pass
+    await next_one.close()
 
 
 async def test_claim_of_an_old_epoch_is_refused_after_give_up(
