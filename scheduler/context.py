@@ -16,10 +16,17 @@ from domain.ids import (
     ordinal_of,
 )
 from domain.plan import JobPlan
-from domain.task_lists import evaluated_list, own_list
+from domain.task_lists import own_list
 from infra.settings import Settings
 from scheduler.mixing import mixed_sources
-from scheduler.spec import EnvironmentUse, Spec, plan_of, read_spec
+from scheduler.spec import (
+    EnvironmentUse,
+    Spec,
+    evaluated_lists,
+    evaluated_size,
+    plan_of,
+    read_spec,
+)
 from scheduler.tasks import JobTasks, TaskBook, TaskLine, parse_tasks
 from stores.blobs import Blobs
 from stores.system import jobs
@@ -122,18 +129,10 @@ async def _train(blobs: Blobs, row: JobRow, spec: Spec) -> tuple[TaskBook, ...]:
 
 
 async def _test(blobs: Blobs, row: JobRow, spec: Spec) -> tuple[tuple[TaskLine, ...], ...]:
-    if spec.evaluation is None:
-        return ()
-    if not spec.evaluation.environments:
-        split = spec.evaluation.split
-        names = [own_list(number, split) for number, _ in enumerate(spec.environments)]
-        return tuple([await _tasks(blobs, row, name) for name in names])
     lists = []
-    for number, use in enumerate(spec.evaluation.environments):
-        name = evaluated_list(number, use.split)
+    for name, use in evaluated_lists(spec):
         tasks = await _tasks(blobs, row, name)
-        is_cut = bool(mixed_sources(row.tasks[name].get("sources")))
-        lists.append(tasks if is_cut else tasks[: use.limit])
+        lists.append(tasks[: evaluated_size(spec, row.tasks[name], use)])
     return tuple(lists)
 
 

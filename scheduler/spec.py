@@ -5,12 +5,14 @@ Only fields that the scheduler needs; every `auto` was resolved by the API when 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from domain.evaluations import EvaluatedUse
 from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order, Priority
+from domain.task_lists import evaluated_list, own_list
 from infra.codec import convert
 from infra.settings import Settings
+from scheduler.mixing import mixed_sources
 from stores.system.evaluations import Evaluated
 from stores.system.jobs import JobRow
 
@@ -181,7 +183,7 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         pause_if_failed_share=spec.rollout.pause_job_if_failed_share,
         on_no_signal=spec.algorithm.on_no_signal,
         checkpoint_every=spec.checkpoints.every_steps,
-        evaluation=_evaluation_plan(spec),
+        evaluation=_evaluation_plan(row, spec),
         engines_min=spec.resources.rollout_gpus.min,
         engines_max=spec.resources.rollout_gpus.max,
         expected_turns=EXPECTED_TURNS,
@@ -193,9 +195,32 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
     )
 
 
-def _evaluation_plan(spec: Spec) -> EvaluationPlan | None:
+def evaluated_lists(spec: Spec) -> list[tuple[str, EnvironmentUse]]:
+    """Names of the task lists of an evaluation, each with its environment."""
+    if spec.evaluation is None:
+        return []
+    if not spec.evaluation.environments:
+        split = spec.evaluation.split
+        return [(own_list(number, split), use) for number, use in enumerate(spec.environments)]
+    uses = enumerate(spec.evaluation.environments)
+    return [(evaluated_list(number, use.split), use) for number, use in uses]
+
+
+def evaluated_size(spec: Spec, stored: Mapping[str, Any] | None, use: EnvironmentUse) -> int:
+    """Tasks of one environment in an evaluation, each once: an interval knows of no repeated one."""
+    assert spec.evaluation is not None
+    wanted = spec.evaluation.tasks
+    if stored is None or "count" not in stored:
+        return wanted
+    is_limited = bool(spec.evaluation.environments) and not mixed_sources(stored.get("sources"))
+    limit = use.limit if is_limited and use.limit is not None else wanted
+    return min(wanted, limit, int(stored["count"]))
+
+
+def _evaluation_plan(row: JobRow, spec: Spec) -> EvaluationPlan | None:
     use = spec.evaluation
     if use is None:
         return None
-    groups = use.tasks * len(spec.evaluated)
+    lists = evaluated_lists(spec)
+    groups = sum(evaluated_size(spec, row.tasks.get(name), one) for name, one in lists)
     return EvaluationPlan(groups, use.rollouts_per_task, use.every_steps)

@@ -4,8 +4,8 @@ Training: permutation(seed, epoch)[ordinal mod n], so that the data position of 
 the next ordinal and the ordinals issued but not consumed. Where several datasets give the tasks, the
 ordinal first names a source, by weight, and then a place in that source's own epochs
 (`scheduler/mixing.py`). Several environments share the ordinals by weight in the same way, each with
-epochs of its own. Evaluation: the first tasks of each environment's split, in order, the same ones at
-each evaluation; environments take turns, so that one that is cut short has some of each.
+epochs of its own. Evaluation: the first tasks of each environment's split, in order, each once and the
+same ones at each evaluation; environments take turns, so that one that is cut short has some of each.
 """
 
 import hashlib
@@ -87,12 +87,23 @@ class JobTasks:
         """The environment of an ordinal, and how many tasks were taken from it before."""
         if ordinal >= EVALUATION_ORDINAL_BASE:
             number = (ordinal - EVALUATION_ORDINAL_BASE) % EVALUATION_ORDINALS_PER_STEP
-            place, environment = divmod(number, len(self.test))
-            return environment, place
+            order = turns(tuple(len(tasks) for tasks in self.test))
+            return order[number % len(order)]
         if len(self.train) == 1:
             return 0, ordinal
         sources = tuple(Source(n, 1, weight) for n, weight in enumerate(self.weights))
         return drawn(sources, f"environments:{self.seed}", ordinal)
+
+
+@lru_cache(maxsize=64)
+def turns(sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(environment, task) of each group of an evaluation: environments take turns until each is through."""
+    return tuple(
+        (environment, place)
+        for place in range(max(sizes))
+        for environment, size in enumerate(sizes)
+        if place < size
+    )
 
 
 @lru_cache(maxsize=64)

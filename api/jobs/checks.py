@@ -119,7 +119,9 @@ def check_environments(
         if pinned != placed.use.ref:
             outcome.resolved.append((placed.ref, pinned, "the newest ready version"))
         provided = check_datasets(placed, normal, around.datasets, outcome)
-        _check_splits(placed, {**version.splits, **provided}, outcome)
+        splits = {**version.splits, **provided}
+        _check_splits(placed, splits, outcome)
+        _check_evaluated(spec, placed, splits, outcome)
     outcome.version = outcome.versions.get("/environments/0")
     check_uses(spec, outcome)
 
@@ -175,6 +177,21 @@ def _check_splits(placed: PlacedUse, splits: Mapping[str, int], outcome: Outcome
             message = f"The environment has no split {split!r}."
             hint = f"It has: {', '.join(sorted(splits))}.{near}"
             outcome.error(pointer, "unknown_split", message, hint)
+
+
+def _check_evaluated(
+    spec: JobSpec, placed: PlacedUse, splits: Mapping[str, int], outcome: Outcome
+) -> None:
+    """Asked for more tasks than there are, an evaluation has each once."""
+    evaluation = spec.evaluation
+    if evaluation is None or "tasks" not in evaluation.model_fields_set:
+        return
+    for pointer, split in placed.splits:
+        count = splits.get(split)
+        if pointer.startswith("/evaluation") and count is not None and count < evaluation.tasks:
+            message = f"Split {split!r} of {placed.name} has {count} tasks; each is evaluated once."
+            hint = f"Use {count}, or rollouts_per_task for narrower intervals."
+            outcome.warn("/evaluation/tasks", "fewer_tasks", message, hint)
 
 
 def check_rollout(spec: JobSpec, outcome: Outcome) -> None:

@@ -207,7 +207,7 @@ class Evaluation(SpecPart):
     split: Split = "test"
     """Tasks to evaluate on."""
     tasks: Annotated[int, Field(ge=1, le=9_999)] = 200
-    """How many of them, of each environment; a smaller split is repeated."""
+    """How many of them, of each environment; of a smaller split each task once."""
     rollouts_per_task: Annotated[int, Field(ge=1, le=64)] = 1
     """Rollouts of each task."""
     sampling: EvaluationSampling = EvaluationSampling()

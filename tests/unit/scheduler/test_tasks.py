@@ -2,6 +2,9 @@
 
 from collections import Counter
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from domain.ids import (
     EVALUATION_ORDINAL_BASE,
     EVALUATION_ORDINALS_PER_STEP,
@@ -10,7 +13,8 @@ from domain.ids import (
     group_id,
 )
 from scheduler.mixing import CYCLE
-from scheduler.tasks import JobTasks, TaskBook, TaskLine
+from scheduler.spec import evaluated_size, read_spec
+from scheduler.tasks import JobTasks, TaskBook, TaskLine, turns
 
 ATTEMPT = AttemptId("att_a")
 
@@ -48,9 +52,34 @@ def test_one_environment_has_every_evaluation_group_in_the_order_of_its_split() 
 
 
 def test_environments_take_turns_so_that_an_evaluation_cut_short_has_some_of_each() -> None:
-    found = evaluated(job(test=(3, 2)), 0, 6)
-    assert found == [(0, "e0-0"), (1, "e1-0"), (0, "e0-1"), (1, "e1-1"), (0, "e0-2"), (1, "e1-0")]
-    assert evaluated(job(test=(3, 2)), 9, 6) == found
+    found = evaluated(job(test=(3, 2)), 0, 5)
+    assert found == [(0, "e0-0"), (1, "e1-0"), (0, "e0-1"), (1, "e1-1"), (0, "e0-2")]
+    assert evaluated(job(test=(3, 2)), 9, 5) == found
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_every_task_of_every_environment_has_one_group(sizes: list[int]) -> None:
+    order = turns(tuple(sizes))
+    assert sorted(order) == [(e, n) for e, size in enumerate(sizes) for n in range(size)]
+
+
+def test_a_split_with_fewer_tasks_than_are_asked_for_has_each_once() -> None:
+    spec = read_spec(
+        {
+            "seed": 0,
+            "environments": [{"ref": "a@1"}, {"ref": "b@1", "name": "b"}],
+            "rollout": {"group_size": 2, "groups_per_batch": 1},
+            "scheduling": {"max_staleness": 0, "order": "oldest", "async_ratio": 1.0},
+            "evaluation": {"tasks": 200},
+            "checkpoints": {"every_steps": 1},
+            "resources": {"rollout_gpus": {"min": 1, "max": 1}},
+            "stop": {"max_steps": 1},
+        }
+    )
+    counts = [evaluated_size(spec, stored, spec.environments[0]) for stored in (
+        {"count": 25}, {"count": 300}, None,
+    )]  # fmt: skip
+    assert counts == [25, 200, 200]
 
 
 def test_environments_to_train_on_share_the_groups_by_weight() -> None:

@@ -77,7 +77,7 @@ def test_the_split_of_an_evaluation_need_not_be_one_of_the_jobs_own_environment(
     ],
 )  # fmt: skip
 def test_what_contradicts_is_found_at_its_place(outcome: Any, pointer: str, code: str) -> None:
-    assert found(outcome()) == [(pointer, code)]
+    assert [one for one in found(outcome()) if one[1] != "fewer_tasks"] == [(pointer, code)]
 
 
 @pytest.mark.parametrize(
