@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 REWARD_MAGNITUDE_MAX: Final = 1.0e9
@@ -20,12 +19,25 @@ DETAIL_CHARS_MAX: Final = 500
 """A detail is for a person to read in a list of rollouts, not a log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unscorable:
-    """No verdict, and why. `reason` is one word of a closed set or the author's own."""
+class Unscorable(Exception):
+    """No verdict, and why. `reason` is one word of a closed set or the author's own.
 
-    reason: str
-    detail: str = ""
+    A reward returns it or raises it; equal ones are equal values.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        """Keep both."""
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same."""
+        return isinstance(other, Unscorable) and self.args == other.args
+
+    def __hash__(self) -> int:
+        """As equality."""
+        return hash(self.args)
 
 
 Value: TypeAlias = float | Unscorable

@@ -63,7 +63,7 @@ class Log:
 
     def __call__(self, instance: str, text: str) -> None:
         """Take one piece; the oldest ones go."""
-        self.lines.append(text[-LOG_CHARS_MAX:])
+        self.lines.append(text[-LOG_CHARS_MAX:].removesuffix("\n") + "\n")
         self.chars += len(self.lines[-1])
         while self.chars > LOG_CHARS_MAX:
             self.chars -= len(self.lines.popleft())

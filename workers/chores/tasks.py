@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Final
 
 from infra.logging import configure, get_logger
@@ -19,6 +20,9 @@ from workers.app import app
 
 CHORE_DEADLINE_S: Final = 300.0
 """Longest run of one start; far above any chore, far below the broker's visibility timeout."""
+
+_senders: "list[tuple[subprocess.Popen[bytes], float]]" = []
+"""The process that delivers and when it began, if one was started."""
 
 
 @app.task(name=CHORE_TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
@@ -34,11 +38,22 @@ def chore(operation_id: str) -> None:
 
 @app.task(name=DELIVER_TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
 def deliver() -> None:
-    """Deliver webhooks in a process of its own; whatever it leaves, the leader wakes another for."""
+    """Have webhooks delivered by a process of its own, which this worker's child does not wait for.
+
+    Slow receivers hold up no chore. One such process runs at a time, and it ends with this child;
+    whatever it leaves, the leader wakes another for.
+    """
     configure("chores", Settings.from_env().log_level)
-    status = _run("workers.webhooks.main")
-    if status != 0:
-        get_logger().warning("deliver.ended", status=status)
+    if _senders:
+        former, began = _senders[0]
+        if former.poll() is None and time.monotonic() - began < CHORE_DEADLINE_S:
+            return
+        _senders.clear()
+        if former.poll() is None:
+            os.killpg(former.pid, signal.SIGKILL)
+        if (status := former.wait()) != 0:
+            get_logger().warning("deliver.ended", status=status)
+    _senders.append((_started("workers.webhooks.main"), time.monotonic()))
 
 
 def run_once(operation_id: str) -> int:
@@ -46,9 +61,13 @@ def run_once(operation_id: str) -> int:
     return _run("workers.chores.main", operation_id)
 
 
-def _run(module: str, *arguments: str) -> int:
+def _started(module: str, *arguments: str) -> "subprocess.Popen[bytes]":
     command = dying_with_parent((sys.executable, "-m", module, *arguments))
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _run(module: str, *arguments: str) -> int:
+    process = _started(module, *arguments)
     try:
         return process.wait(CHORE_DEADLINE_S)
     except subprocess.TimeoutExpired:

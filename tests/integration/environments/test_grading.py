@@ -46,6 +46,19 @@ async def test_calc_scores_right_wrong_and_bad_format() -> None:
     assert grades[0].metrics == {"n_calls": 0.0}
 
 
+async def test_an_author_says_unscorable_by_returning_or_raising_it(tmp_path: Path) -> None:
+    body = """
+@reward()
+async def score(self, rollout):
+    from venusrl.env import Unscorable
+    if rollout.task.id == "returned":
+        return Unscorable("no_screenshot", "page 3")
+    raise Unscorable("no_screenshot", "page 3")
+"""
+    expected = Unscorable("no_screenshot", "page 3")
+    assert await totals(tmp_path, body, "returned", "raised") == [expected, expected]
+
+
 async def test_degenerate_rewards_are_unscorable_and_a_real_zero_stays_zero(
     tmp_path: Path,
 ) -> None:

@@ -305,6 +305,8 @@ async def _run_job(
             sandbox = RemoteSandbox(grading_calls(channel, request.name, subject.id))
             raw = function(given, **_grader_argument(function, sandbox))
             raw = await raw if inspect.isawaitable(raw) else raw
+    except Unscorable as verdict:
+        return [_value(verdict)] * width
     except TimeoutError:
         return [Unscorable("timeout", f"component {job.spec.name}")] * width
     except JudgeUnavailable as error:
