@@ -8,11 +8,14 @@ counted with its environment's weight, and its variance is the weighted sum of t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-SOLVED_AT: Final = 1.0
-"""Total reward from which a rollout counts as a success of pass@k: full marks."""
+FULL_MARKS: Final = 1.0
+"""What a rollout must reach to pass where its verdict does not say: one reward of weight 1."""
+
+TOLERANCE: Final = 1e-9
+"""A reward that equals full marks up to rounding passes."""
 
 Z: Final = 1.959963984540054
 """Standard normal quantile of a two-sided 95 % interval."""
@@ -35,24 +38,28 @@ class Stratum:
 
     weight: float
     rewards: Sequence[Sequence[float]]
+    full_marks: float = FULL_MARKS
+    """The reward from which a rollout of this environment counts as a success of pass@k."""
 
 
-def estimates(rewards: Sequence[Sequence[float]]) -> tuple[Estimate, ...]:
+def estimates(
+    rewards: Sequence[Sequence[float]], full_marks: float = FULL_MARKS
+) -> tuple[Estimate, ...]:
     """avg@K, then pass@k for k = 1, 2, 4 ... up to K, of the rewards of each task's scored rollouts.
 
     K is the largest number of scored rollouts of a task. A task enters pass@k only with at least k of
     them, and none without any; a k that no task reaches is left out.
     """
-    return total_estimates([Stratum(1.0, rewards)])
+    return total_estimates([Stratum(1.0, rewards, full_marks)])
 
 
 def total_estimates(strata: Sequence[Stratum]) -> tuple[Estimate, ...]:
     """The same over the tasks of several environments."""
-    scored = [(one.weight, [task for task in one.rewards if task]) for one in strata]
-    most = max((len(task) for _, tasks in scored for task in tasks), default=0)
+    scored = [replace(one, rewards=[task for task in one.rewards if task]) for one in strata]
+    most = max((len(task) for one in scored for task in one.rewards), default=0)
     if not most:
         return ()
-    means = [(weight, [math.fsum(task) / len(task) for task in tasks]) for weight, tasks in scored]
+    means = [(one.weight, [math.fsum(task) / len(task) for task in one.rewards]) for one in scored]
     passes = (_pass_at(k, scored) for k in sizes(most))
     return (_estimate(f"avg@{most}", means), *passes)
 
@@ -83,19 +90,23 @@ _Tasks = Sequence[tuple[float, Sequence[float]]]
 """Weight of a task and a number of each task, by stratum."""
 
 
-def _pass_at(k: int, scored: Sequence[tuple[float, Sequence[Sequence[float]]]]) -> Estimate:
+def _pass_at(k: int, scored: Sequence[Stratum]) -> Estimate:
     chances = [
         (
-            weight,
+            one.weight,
             [
-                pass_at(len(task), sum(reward >= SOLVED_AT for reward in task), k)
-                for task in tasks
+                pass_at(len(task), _successes(task, one.full_marks), k)
+                for task in one.rewards
                 if len(task) >= k
             ],
         )
-        for weight, tasks in scored
+        for one in scored
     ]
     return _estimate(f"pass@{k}", chances)
+
+
+def _successes(task: Sequence[float], full_marks: float) -> int:
+    return sum(reward >= full_marks - TOLERANCE for reward in task)
 
 
 def _estimate(name: str, strata: _Tasks) -> Estimate:

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from domain.estimates import Estimate, Stratum, estimates, total_estimates, total_mean
+from domain.estimates import (
+    FULL_MARKS,
+    Estimate,
+    Stratum,
+    estimates,
+    total_estimates,
+    total_mean,
+)
 
 SCORE: Final = "score"
 """Mean reward over all scored rollouts."""
@@ -41,6 +48,8 @@ class EnvironmentResult:
     rewards: Sequence[Sequence[float]]
     """Of each task's scored rollouts."""
     components: Mapping[str, Component]
+    full_marks: float = FULL_MARKS
+    """The reward with which a rollout passes: the sum of its positive weights."""
 
     @property
     def scored(self) -> int:
@@ -55,7 +64,7 @@ class EnvironmentResult:
     @property
     def estimates(self) -> tuple[Estimate, ...]:
         """avg@k and pass@k."""
-        return estimates(self.rewards)
+        return estimates(self.rewards, self.full_marks)
 
     @property
     def values(self) -> dict[str, float]:
@@ -86,7 +95,9 @@ class EvaluationResult:
         """avg@k and pass@k over the tasks of all."""
         if len(self.environments) == 1:
             return self.environments[0].estimates
-        return total_estimates([Stratum(one.use.weight, one.rewards) for one in self.environments])
+        return total_estimates(
+            [Stratum(one.use.weight, one.rewards, one.full_marks) for one in self.environments]
+        )
 
     @property
     def components(self) -> dict[str, float]:

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain import commands as c
-from domain.estimates import Estimate
+from domain.estimates import FULL_MARKS, Estimate
 from domain.evaluations import (
     Component,
     EnvironmentResult,
@@ -130,19 +130,29 @@ async def _result(
                 unscorable=sum(row.unscorable for row in own),
                 rewards=[[float(reward) for reward in row.rewards or ()] for row in own],
                 components=components.get(number, {}),
+                full_marks=_full_marks(own),
             )
         )
     seconds = max((float(row.seconds) for row in rows), default=0.0)
     return EvaluationResult(environments), seconds
 
 
+def _full_marks(rows: Sequence[Any]) -> float:
+    """Of an environment, as its verdicts say; those graded before they said it do not count.
+
+    Weights belong to the environment's version, so that they are the same for all of its tasks.
+    """
+    return max((row.full_marks for row in rows if row.full_marks is not None), default=FULL_MARKS)
+
+
 async def _tasks(connection: AsyncConnection, command: c.FinishEvaluation) -> Sequence[Any]:
-    """One row a task: its rewards, its rollouts without one, when it was opened."""
+    """One row a task: its rewards, its rollouts without one, full marks, when it was opened."""
     query = (
         select(
             group.c.environment,
             func.array_agg(rollout.c.reward).filter(rollout.c.reward.is_not(None)).label("rewards"),
             func.count().filter(rollout.c.verdict == "unscorable").label("unscorable"),
+            func.max(cast(rollout.c.components["full_marks"].astext, Double)).label("full_marks"),
             func.extract("epoch", func.now() - func.min(group.c.created_at)).label("seconds"),
         )
         .select_from(rollout.join(group, rollout.c.group_id == group.c.id))

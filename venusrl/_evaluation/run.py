@@ -178,7 +178,7 @@ async def _rollout(
 def report(stage: Stage, groups: Sequence[Sequence[Attempted]], options: Options) -> Report:
     """Count everything once."""
     weights = stage.process.info.weights
-    full = math.fsum(weight for weight in weights.values() if weight > 0)
+    full = stage.process.info.full_marks
     mark = full if options.pass_mark is None else options.pass_mark
     scores = [[one.total for one in group if one.total is not None] for group in groups]
     passes = [sum(total >= mark - TOLERANCE for total in group) for group in scores]

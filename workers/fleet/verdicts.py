@@ -211,7 +211,10 @@ def _judges(spec: GradingSpec, subject: Subject) -> tuple[JudgeCount, ...]:
 
 
 def _components(spec: GradingSpec, subject: Subject) -> Mapping[str, object]:
-    """Rewards, metrics and judges as JSON; an unscorable component is an object with its reason."""
+    """Rewards, metrics, full marks and judges as JSON.
+
+    An unscorable component is an object with its reason.
+    """
     grade = subject.grade
     if grade is None:
         return {}
@@ -221,7 +224,11 @@ def _components(spec: GradingSpec, subject: Subject) -> Mapping[str, object]:
         else value
         for name, value in grade.components.items()
     }
-    shown: dict[str, object] = {"rewards": rewards, "metrics": dict(grade.metrics)}
+    shown: dict[str, object] = {
+        "rewards": rewards,
+        "metrics": dict(grade.metrics),
+        "full_marks": grade.full_marks,
+    }
     if counts := _judges(spec, subject):
         shown["judges"] = [asdict(count) for count in counts]
     return shown

@@ -89,6 +89,28 @@ def test_an_evaluation_of_the_jobs_own_environment_has_only_its_total(tenant: Te
     assert names == {"evaluation/score", "evaluation/avg@1", "evaluation/pass@1"}
 
 
+def test_a_rollout_passes_with_the_full_marks_that_its_verdict_names(tenant: Tenant) -> None:
+    """Weights 1+1+2 and 0.5; verdicts that say nothing of it are those of a weight of 1."""
+    job = tenant.ended()
+    old = EvaluatedUse("old", "old@1")
+    marks = (4.0, 0.5)
+    for number, (environment, reward) in enumerate([(0, 1.0), (0, 3.0), (0, 4.0), (1, 0.5)]):
+        group(
+            tenant, job, (0, number, environment), **scored(reward, full_marks=marks[environment])
+        )
+    group(tenant, job, (0, 4, 1), verdict="unscorable", unscorable_reason="raised")
+    group(tenant, job, (0, 5, 2), **scored(1.0, rewards={"right": 1.0}))
+    group(tenant, job, (0, 6, 2), verdict="scored", reward=0.5)
+    finish(tenant, job, 0, Evaluated((EASY, HARD, old), is_apart=True))
+    with tenant.sdk() as client:
+        (one,) = client.jobs.evaluations(job["id"])
+        points = {point.name: point.value for point in client.jobs.metrics(job["id"])}
+    passed = [points[f"evaluation/{name}/pass@1"] for name in ("easy", "hard", "old")]
+    assert passed == [pytest.approx(1 / 3), 1.0, 0.5]
+    assert points["evaluation/pass@1"] == pytest.approx((1 + 3 * 1 + 1) / (3 + 3 * 1 + 2))
+    assert all("full_marks" not in shown.components for shown in one.environments)
+
+
 def test_an_evaluation_without_the_selected_number_chooses_nothing(tenant: Tenant) -> None:
     job = tenant.ended()
     group(tenant, job, (0, 0, 0), **scored(0.25))

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.estimates import Estimate, estimates, pass_at
+from domain.estimates import TOLERANCE, Estimate, estimates, pass_at
+from venusrl._evaluation import run
 
 
-def named(rewards: list[list[float]]) -> dict[str, Estimate]:
-    return {one.name: one for one in estimates(rewards)}
+def named(rewards: list[list[float]], full_marks: float = 1.0) -> dict[str, Estimate]:
+    return {one.name: one for one in estimates(rewards, full_marks)}
 
 
 @given(
@@ -45,6 +46,30 @@ def test_a_task_without_a_score_is_no_zero_and_none_at_all_is_nothing() -> None:
 
 def test_part_of_the_marks_is_no_success() -> None:
     assert named([[0.99, 0.5]])["pass@2"].value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("full_marks", "reward", "passes"),
+    [
+        (4.0, 1.0, False),
+        (4.0, 3.999, False),
+        (4.0, 4.0, True),
+        (0.5, 0.49, False),
+        (0.5, 0.5, True),
+        (1.0, sum([0.1] * 6) + 0.4 - 1e-12, True),
+        (1.0, 1.0 - 2 * TOLERANCE, False),
+        (0.0, -0.5, False),
+        (0.0, 0.0, True),
+    ],
+)
+def test_a_success_is_the_full_marks_of_its_environment(
+    full_marks: float, reward: float, passes: bool
+) -> None:
+    assert named([[reward, -9.0]], full_marks)["pass@2"].value == float(passes)
+
+
+def test_a_rollout_passes_within_the_tolerance_of_evaluations_on_a_laptop() -> None:
+    assert run.TOLERANCE == TOLERANCE
 
 
 def test_an_interval_at_the_edge_is_not_a_point() -> None:

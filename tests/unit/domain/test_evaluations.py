@@ -15,10 +15,11 @@ def part(
     *,
     weight: float = 1.0,
     components: Mapping[str, Component] | None = None,
+    full_marks: float = 1.0,
 ) -> EnvironmentResult:
     """What an evaluation says of one environment."""
     use = EvaluatedUse(name, f"{name}@1", weight)
-    return EnvironmentResult(use, len(rewards), 0, rewards, components or {})
+    return EnvironmentResult(use, len(rewards), 0, rewards, components or {}, full_marks)
 
 
 EASY = part("easy", [[1.0, 1.0], [1.0, 0.0]], components={"right": Component(0.75, 4)})
@@ -32,6 +33,16 @@ def test_the_total_counts_each_task_with_the_weight_of_its_environment() -> None
     assert found["avg@2"].value == pytest.approx((1.0 + 0.5 + 2 * 0.0) / (1 + 1 + 2))
     assert found["pass@2"].value == pytest.approx((1.0 + 1.0 + 2 * 0.0) / (1 + 1 + 2))
     assert found["avg@2"].tasks == 3
+
+
+def test_a_rollout_passes_at_the_full_marks_of_its_own_environment() -> None:
+    whole = part("whole", [[1.0, 3.0], [4.0, 1.0]], full_marks=4.0)
+    half = part("half", [[0.5, 0.0]], full_marks=0.5)
+    assert {one.name: one.value for one in whole.estimates}["pass@2"] == 0.5
+    assert {one.name: one.value for one in half.estimates}["pass@2"] == 1.0
+    both = {one.name: one.value for one in EvaluationResult([whole, half]).estimates}
+    assert both["pass@2"] == pytest.approx(2 / 3)
+    assert both["pass@1"] == pytest.approx((0.0 + 0.5 + 0.5) / 3)
 
 
 def test_one_environment_is_its_own_total() -> None:

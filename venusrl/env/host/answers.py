@@ -72,5 +72,5 @@ def grades_of(
                 metrics[spec.name] = value
         total = weighted_total(components, info.weights)
         uses = judges.get(rollout.id, {})
-        grades.append(RolloutGrade(rollout.id, components, total, metrics, uses))
+        grades.append(RolloutGrade(rollout.id, components, total, metrics, uses, info.full_marks))
     return tuple(grades)

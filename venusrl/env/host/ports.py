@@ -7,6 +7,7 @@ A fault of kind `crashed`, `hung` or `protocol` ends the process and with it eve
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias
@@ -105,6 +106,12 @@ class EnvironmentInfo:
         """Weight by component, in the order of declaration."""
         return {spec.name: spec.weight for spec in self.components if spec.kind != "metric"}
 
+    @property
+    def full_marks(self) -> float:
+        """The total of a rollout with 1 for every reward and no penalty: where it passes."""
+        # The sum of huge weights stays a number, which no total reaches.
+        return min(sum(w for w in self.weights.values() if w > 0), sys.float_info.max)
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutGrade:
@@ -116,6 +123,8 @@ class RolloutGrade:
     metrics: Mapping[str, float]
     judges: Mapping[str, JudgeUse] = field(default_factory=dict)
     """What its rewards asked of judges, by name."""
+    full_marks: float = 1.0
+    """The sum of the positive weights, by which the total passes or not."""
 
 
 class SandboxPort(Protocol):

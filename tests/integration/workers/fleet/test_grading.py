@@ -185,7 +185,11 @@ async def test_a_group_is_graded_in_one_transaction(bench: Bench) -> None:
     assert (row.usable, row.zero_variance, row.disposition) == (4, False, "pending")
     assert [one.reward for one in members] == [1.0, 0.0, -0.2, 1.0]
     assert [one.verdict for one in members] == ["scored"] * 4
-    assert members[0].components == {"rewards": {"correct": 1.0}, "metrics": {"n_calls": 0.0}}
+    assert members[0].components == {
+        "rewards": {"correct": 1.0},
+        "metrics": {"n_calls": 0.0},
+        "full_marks": 1.0,
+    }
     payload = from_msgpack(await bench.blobs.read(row.payload_uri, row.payload_sha), GroupPayload)
     assert [one.advantage for one in payload.members] == [one.advantage for one in members]
     assert payload.members[0].segments[0].token_ids == (1, 2, 3)
@@ -357,6 +361,43 @@ async def test_a_broken_reward_is_unscorable_and_never_zero(
     assert [one.unscorable_reason for one in rows] == [reason] * 2
     assert [one.reward for one in rows] == [None, None]
     assert row.disposition == "dropped(unscorable)"
+    await close_bench(bench)
+
+
+WEIGHTED = """
+class Env(Environment):
+    @reward
+    async def polite(self, rollout: Rollout) -> Value:
+        return 1.0
+    @reward(weight=-3.0)
+    async def late(self, rollout: Rollout) -> Value:
+        return 0.0
+    @group_reward(weight=3.0)
+    async def right(self, rollouts: list[Rollout]) -> list[Value]:
+        return [float(one.answer_text == "19") for one in rollouts]
+    @reward(weight=0.0)
+    async def shown(self, rollout: Rollout) -> Value:
+        return Unscorable("mine")
+    @metric
+    async def length(self, rollout: Rollout) -> Value:
+        return 2.0
+"""
+
+
+async def test_a_verdict_names_the_full_marks_of_its_environment(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The sum of the positive weights of rewards and group rewards."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    write_package(folder, WEIGHTED)
+    bench = await make_bench(database_url, tmp_path, folder)
+    members = [*await bench.answers("19", "20"), Stored(End.ENV_FAILED)]
+    group = await insert_group(bench.database, members, purpose=Purpose.EVALUATION)
+    await bench.graded(group)
+    _, rows = await bench.rows(group)
+    assert [one.reward for one in rows] == [4.0, 1.0, None]
+    assert [one.components.get("full_marks") for one in rows] == [4.0, 4.0, None]
     await close_bench(bench)
 
 
