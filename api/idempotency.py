@@ -22,6 +22,9 @@ from stores.unit_of_work import AsyncConnection
 
 FAILPOINT_AFTER_COMMIT: Final = "api.after_commit_before_reply"
 
+REPLAYED: Final = "Idempotent-Replayed"
+"""Header of an answer that was given before."""
+
 IdempotencyKey = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$"),
@@ -67,5 +70,5 @@ async def run_once(
 def _repeat(stored: idempotency.Stored, once: Once) -> JSONResponse:
     if stored.request_sha != once.request_sha or stored.response is None:
         raise conflict("This Idempotency-Key was used for another request.", "idempotency_conflict")
-    headers = {"Idempotent-Replayed": "true"}
+    headers = {REPLAYED: "true"}
     return JSONResponse(stored.response, stored.status or 201, headers=headers)

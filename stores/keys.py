@@ -1,9 +1,9 @@
 """API keys, by the hash of their secret."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, insert, or_, select, update
+from sqlalchemy import DateTime, func, insert, literal, or_, select, update
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,6 +21,13 @@ async def find_active(connection: AsyncConnection, secret_hash: str) -> Row[Any]
         or_(key.c.expires_at.is_(None), key.c.expires_at > func.now()),
     )
     return (await connection.execute(query)).first()
+
+
+async def is_past(connection: AsyncConnection, moment: datetime) -> bool:
+    """Whether a key with this end would be refused, by the clock that refuses it."""
+    return bool(
+        await connection.scalar(select(literal(moment, DateTime(timezone=True)) <= func.now()))
+    )
 
 
 async def create(connection: AsyncConnection, **values: object) -> Row[Any]:

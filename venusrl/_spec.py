@@ -7,9 +7,10 @@ an error instead of a silent choice.
 import json
 import math
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from venusrl._errors import SpecUnreadable
 from venusrl.models.job_spec import JobSpec
@@ -37,14 +38,32 @@ def document_of(source: SpecSource) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> dict[str, Any]:
-    """The document of a YAML or JSON file."""
+    """The document of a YAML or JSON file; also of a pipe, which `/dev/stdin` is."""
     try:
-        if path.stat().st_size > SPEC_BYTES_MAX:
-            raise SpecUnreadable(f"{path} exceeds {SPEC_BYTES_MAX} bytes")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+            raise SpecUnreadable(f"{path} is neither a regular file nor a pipe")
+        with path.open("rb") as stream:
+            text = _text_of(stream, str(path))
+    except OSError as error:
         raise SpecUnreadable(f"cannot read {path}: {error}") from error
     return parse_json(text, str(path)) if path.suffix == ".json" else parse_spec(text, str(path))
+
+
+def read_stream(stream: IO[bytes], name: str) -> dict[str, Any]:
+    """The document of an open stream, YAML or JSON."""
+    return parse_spec(_text_of(stream, name), name)
+
+
+def _text_of(stream: IO[bytes], name: str) -> str:
+    """All of the stream; no more than a spec may have is ever read."""
+    data = stream.read(SPEC_BYTES_MAX + 1)
+    if len(data) > SPEC_BYTES_MAX:
+        raise SpecUnreadable(f"{name} exceeds {SPEC_BYTES_MAX} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SpecUnreadable(f"cannot read {name}: {error}") from error
 
 
 def parse_json(text: str, name: str = "spec") -> dict[str, Any]:

@@ -214,7 +214,8 @@ class Transport:
         headers = dict(request.headers)
         extra: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         if request.body is not None:
-            extra["json"] = request.body
+            extra["content"] = _json(request.body)
+            headers["Content-Type"] = "application/json"
         if isinstance(request.content, Upload):
             extra["content"] = self._wire.body(request.content.pieces)
             extra["timeout"] = httpx.Timeout(UPLOAD_ANSWER_S, connect=10.0)
@@ -239,6 +240,15 @@ def async_transport(dial: Dial, transport: httpx.AsyncBaseTransport | None) -> T
     """A transport on the running event loop."""
     http = httpx.AsyncClient(transport=transport, **dial.options())
     return Transport(dial, AsyncWire(http))
+
+
+def _json(body: Any) -> bytes:
+    """The body as text. Raises UsageError for what JSON cannot say: NaN, a set, half a surrogate."""
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the request cannot be said in JSON: {error}") from error
 
 
 def _checked(response: httpx.Response) -> httpx.Response:

@@ -26,10 +26,12 @@ class AsyncWebhooks:
     ) -> WebhookCreated:
         """Send events of the project to an address. Its `secret` is shown in this answer only.
 
-        A type is whole (`job.state`), a kind (`job.*`), or `*`.
+        A type is whole (`job.state`), a kind (`job.*`), or `*`. When that answer is lost the webhook,
+        whose secret nobody knows, gets another one.
         """
         body = {"url": url, "types": [*types], "description": description, "active": active}
-        return await read(self._transport, Request("POST", WEBHOOKS, body=body), WebhookCreated)
+        made = await read(self._transport, Request("POST", WEBHOOKS, body=body), WebhookCreated)
+        return made if made.secret else await self.rotate(made.id)
 
     def list(self, newest_first: bool = False) -> AsyncIterator[Webhook]:
         """Webhooks of the project, without secrets."""
@@ -61,9 +63,17 @@ class AsyncWebhooks:
         await self._transport.send(Request("DELETE", f"{WEBHOOKS}/{webhook_id}"))
 
     async def rotate(self, webhook_id: str, *, grace_s: int = 0) -> WebhookCreated:
-        """A new secret, shown in this answer only; for `grace_s` seconds both sign."""
-        request = Request("POST", f"{WEBHOOKS}/{webhook_id}/rotate", body={"grace_s": grace_s})
-        return await read(self._transport, request, WebhookCreated)
+        """A new secret, shown in this answer only; for `grace_s` seconds both sign.
+
+        When that answer is lost its secret, which nobody knows, is replaced in its turn: the one
+        before then signs no longer.
+        """
+        path = f"{WEBHOOKS}/{webhook_id}/rotate"
+        while True:
+            request = Request("POST", path, body={"grace_s": grace_s})
+            made = await read(self._transport, request, WebhookCreated)
+            if made.secret:
+                return made
 
     async def test(self, webhook_id: str) -> Delivery:
         """Send an event `webhook.test`."""

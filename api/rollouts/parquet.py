@@ -6,7 +6,10 @@ pyarrow is imported when the first one is asked for: the gateway's start does no
 import io
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
+
+from api.rollouts.records import TIMES
 
 
 class ParquetStream:
@@ -61,9 +64,11 @@ class _Sink(io.RawIOBase):
 
 
 def _row_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested free-form parts are JSON text: their shape is the environment's."""
+    """Nested free-form parts are JSON text: their shape is the environment's; times are times."""
     texts = {name: json.dumps(record[name]) for name in ("components", "messages", "metrics")}
-    return {**record, **texts}
+    said = {name: record[name] for name in TIMES}
+    times = {name: text and datetime.fromisoformat(text) for name, text in said.items()}
+    return {**record, **texts, **times}
 
 
 def _schema(pa: Any) -> Any:
@@ -94,5 +99,7 @@ def _schema(pa: Any) -> Any:
             *(("components", text), ("messages", text), ("metrics", text)),
             *(("nodes", pa.list_(node)), ("turns", pa.list_(turn)), ("error", text)),
             ("rewrites", pa.list_(integer)),
+            *(("tokens", integer), ("sampled_tokens", integer)),
+            *((name, pa.timestamp("us", tz="UTC")) for name in TIMES),
         ]
     )

@@ -6,6 +6,7 @@ in which tokens of earlier turns are context.
 """
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 
@@ -19,7 +20,11 @@ ROW_FIELDS: Final = (
     *("id", "group_id", "job_id", "attempt_id", "index", "task_id", "purpose"),
     *("end", "cause", "verdict", "reward", "unscorable_reason", "advantage", "disposition"),
     *("bucket", "oldest_version", "newest_version", "components"),
+    *("tokens", "sampled_tokens"),
 )
+
+TIMES: Final = ("created_at", "closed_at")
+"""Of the row, as text of RFC 3339; the second is null while the rollout is open."""
 
 NO_TRAJECTORY: Final = "no_trajectory"
 """Error of a rollout that is open, or that ended without a trajectory."""
@@ -33,6 +38,7 @@ def record_of(
 ) -> dict[str, Any]:
     """The whole record; without tokens it says why under `error`."""
     record: dict[str, Any] = {"schema": SCHEMA, **{name: row[name] for name in ROW_FIELDS}}
+    record |= {name: _said(row[name]) for name in TIMES}
     record |= {"try": row["try"], "nodes": [], "turns": [], "messages": [], "metrics": {}}
     record |= {"rewrites": []}
     if stored is not None:
@@ -44,6 +50,10 @@ def record_of(
             "metrics": dict(stored.metrics),
         }
     return record | {"error": error}
+
+
+def _said(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def nodes_of(rollout_id: str, stored: StoredTrajectory) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from api.auth.caller import ROLES, Caller
 from api.auth.keys import new_secret, secret_hash, shown_prefix
 from api.gateway import Gateway
+from api.idempotency import REPLAYED
 from api.problems import Finding, conflict, forbidden, invalid, not_found
 from stores import keys, tenancy
 from stores.unit_of_work import AsyncConnection
@@ -74,6 +75,10 @@ async def create_key(
     if ROLES.index(body.role) > ROLES.index(caller.role):
         raise forbidden("A key cannot have a higher role than the key that creates it.")
     organization, project = await _scope(connection, caller, body)
+    if body.expires_at is not None and await keys.is_past(connection, body.expires_at):
+        message = "The key would have ended before it is made."
+        hint = "Name a later time, or leave it out for a key that does not end."
+        raise invalid([Finding("/expires_at", "in_the_past", message, hint)])
     secret["secret"] = new_secret()
     row = await keys.create(
         connection,
@@ -146,6 +151,8 @@ async def rotate_key(
         raise conflict("The installation's admin key is made anew on its own machine.")
     if old.revoked_at is not None:
         raise conflict("The key is revoked; create another one.")
+    if old.expires_at is not None and await keys.is_past(connection, old.expires_at):
+        raise conflict("The key has expired, and its successor would end with it; create another.")
     secret["secret"] = new_secret()
     row = await keys.create(
         connection,
@@ -165,5 +172,5 @@ async def rotate_key(
 def with_secret(answer: JSONResponse, secret: dict[str, Any]) -> JSONResponse:
     """The answer with the secret; a replayed one carries an empty secret and says so."""
     body = json.loads(bytes(answer.body)) | {"secret": secret.get("secret", "")}
-    headers = {k: v for k, v in answer.headers.items() if k == "idempotent-replayed"}
+    headers = {REPLAYED: answer.headers[REPLAYED]} if REPLAYED in answer.headers else {}
     return JSONResponse(body, answer.status_code, headers=headers)

@@ -37,7 +37,8 @@ async def create_webhook(
 ) -> JSONResponse:
     """Send events of the project's jobs to an address, from now on.
 
-    The secret that signs them is in this answer only.
+    The secret that signs them is in this answer only: the answer to a repeated request has an empty
+    one.
     """
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
     answer = await run_once(gateway, once, lambda c: service.create(c, gateway, caller, body))
@@ -89,7 +90,10 @@ async def rotate_webhook(
     body: Annotated[WebhookRotate, Body()] = WebhookRotate(),  # noqa: B008  # frozen
     key: IdempotencyKey = None,
 ) -> JSONResponse:
-    """A new secret; for `grace_s` messages carry the signatures of both."""
+    """A new secret; for `grace_s` messages carry the signatures of both.
+
+    The secret is in this answer only: the answer to a repeated request has an empty one.
+    """
     once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
     answer = await run_once(
         gateway,

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
+from api.idempotency import REPLAYED
 from api.problems import Finding, conflict, invalid, not_found
 from infra import signatures
 from infra.addresses import is_address, is_local_name, is_public
@@ -115,13 +116,17 @@ async def rotate(
 
 
 def with_secret(gateway: Gateway, answer: JSONResponse) -> JSONResponse:
-    """The answer with the secret of its generation, which is derived and never stored."""
+    """The answer with the secret of its generation, which is derived and never stored.
+
+    A replayed answer carries an empty secret: whoever finds a request later cannot ask for it again.
+    """
     body = json.loads(bytes(answer.body))
+    if REPLAYED in answer.headers:
+        replayed = {REPLAYED: answer.headers[REPLAYED]}
+        return JSONResponse(body | {"secret": ""}, answer.status_code, headers=replayed)
     key = installation_key(gateway.settings)
     secret = signatures.secret_of(key, body["id"], body["generation"])
-    headers = {k: v for k, v in answer.headers.items() if k == "idempotent-replayed"}
-    shown = body | {"secret": signatures.shown_secret(secret)}
-    return JSONResponse(shown, answer.status_code, headers=headers)
+    return JSONResponse(body | {"secret": signatures.shown_secret(secret)}, answer.status_code)
 
 
 async def send_test(

@@ -17,6 +17,7 @@ from venusrl.cli import (
     server,
     webhooks,
 )
+from venusrl.cli.guard import Guarded
 
 HELP: Final = """Reinforcement learning for language models.
 
@@ -30,6 +31,7 @@ EPILOG: Final = (
 
 app = typer.Typer(
     name="venus",
+    cls=Guarded,
     help=HELP,
     epilog=EPILOG,
     no_args_is_help=True,

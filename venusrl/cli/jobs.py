@@ -1,5 +1,6 @@
 """`venus jobs`: submit, validate, list, watch and steer jobs; their numbers."""
 
+import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 
 from venusrl.cli.output import (
     EXIT_REFUSED,
+    EXIT_USAGE,
     AsJson,
     Component,
     Limit,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 SpecFile = Annotated[
-    Path, typer.Argument(exists=True, dir_okay=False, help="Job spec, YAML or JSON.")
+    Path, typer.Argument(dir_okay=False, help="Job spec, YAML or JSON; - is standard input.")
 ]
 Names = Annotated[str, typer.Option(help="Comma-separated; all when empty.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Follow the job until it is over.")]
@@ -167,12 +169,12 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Change a job, also while it runs."""
-    pairs = [part.partition("=") for part in labels or []]
+    changed = _labels(labels or [], as_json)
     with connected(as_json) as client:
         job = client.jobs.update(
             job_id,
             name=name,
-            labels={key: value for key, _, value in pairs} if pairs else None,
+            labels=changed or None,
             priority=priority,  # type: ignore[arg-type]  # the server knows which there are
             max_steps=max_steps,
             budget=None if max_wall_hours is None else {"max_wall_hours": max_wall_hours},
@@ -319,9 +321,9 @@ def delete(job_id: str, as_json: AsJson = False) -> None:
 
 
 def _document(spec: Path, seed: int | None) -> dict[str, Any]:
-    from venusrl._spec import read_spec
+    from venusrl._spec import read_spec, read_stream
 
-    document = read_spec(spec)
+    document = read_stream(sys.stdin.buffer, "stdin") if str(spec) == "-" else read_spec(spec)
     return document if seed is None else {**document, "seed": seed}
 
 
@@ -330,6 +332,15 @@ def _overrides(file: Path | None, values: list[str]) -> dict[str, Any]:
     from venusrl._spec import laid_over, read_spec
 
     return laid_over({} if file is None else read_spec(file), values)
+
+
+def _labels(given: list[str], as_json: bool) -> dict[str, str]:
+    """Labels by name; each is NAME=VALUE, and none is said twice."""
+    pairs = [part.partition("=") for part in given]
+    made = {name: value for name, _, value in pairs}
+    if len(made) < len(given) or not all(name and mark for name, mark, _ in pairs):
+        fail("say --label NAME=VALUE, once for each name", EXIT_USAGE, as_json)
+    return made
 
 
 def _verb(as_json: bool, ask: "Callable[[Client], Job]") -> None:

@@ -1,4 +1,4 @@
-"""Base of all wire models: unknown fields are refused, values are frozen."""
+"""Base of all wire models: values are frozen; requests are strict and hold no unknown fields."""
 
 from typing import Final
 
@@ -13,9 +13,9 @@ NAME: Final = rf"^[^{UNSEEN}]*[^\s{UNSEEN}][^{UNSEEN}]*$"
 
 
 class Wire(BaseModel):
-    """A record that crosses the REST API."""
+    """A record that a client sends. A number is a number: neither `true` nor `"8"` is one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Answer(BaseModel):

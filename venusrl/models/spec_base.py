@@ -23,6 +23,6 @@ SecretName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")]
 
 
 class SpecPart(Wire):
-    """Part of a spec. A number is a number: neither `true` nor `"8"` is one."""
+    """Part of a spec."""
 
-    model_config = ConfigDict(strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)

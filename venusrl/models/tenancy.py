@@ -1,15 +1,29 @@
 """Organizations, projects, API keys."""
 
+import re
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from venusrl.models._base import NAME, Answer, Wire
 from venusrl.models.common import Id
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=NAME)]
 Role = Literal["viewer", "developer", "admin", "owner"]
+
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
+
+
+def _is_said_as_a_date(value: Any) -> Any:
+    """Refuse seconds since 1970, as a number or as text."""
+    if isinstance(value, datetime) or (isinstance(value, str) and _DATE.match(value)):
+        return value
+    raise ValueError("say a date and time with its zone: 2027-01-01T00:00:00Z")
+
+
+Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_is_said_as_a_date)]
+"""JSON has no times: text of RFC 3339."""
 
 
 class OrganizationCreate(Wire):
@@ -53,7 +67,8 @@ class KeyCreate(Wire):
     project_id: Id | None = None
     organization_id: Id | None = None
     role: Role = "developer"
-    expires_at: AwareDatetime | None = None
+    expires_at: Moment | None = None
+    """Not in the past."""
 
 
 class KeyRotate(Wire):

@@ -65,6 +65,7 @@ class WebhookCreated(Webhook):
     """The answer of a creation or a rotation: the only ones with the secret."""
 
     secret: str
+    """Empty in the answer to a repeated request."""
 
 
 class DeliveryAttempt(Answer):

@@ -1,7 +1,9 @@
 """Exports of trajectories: the same records as JSON lines and as Parquet, whole or not at all."""
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from tests.integration.api.filled import Filled, stored
 from tests.integration.api.world import Tenant, World
 from venusrl.client import Client as SdkClient
 from venusrl.client import ConnectionFailed, Invalid, NotFound, Patience
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -46,6 +50,19 @@ def test_a_record_has_the_row_and_its_tokens_as_a_chain_of_nodes(
     assert (sampled["logprobs"], sampled["versions"]) == ([-0.5, -0.25], [0, 1])
     assert first["messages"] == [{"role": "user", "content": "1+1"}]
     assert (second["error"], second["nodes"]) == ("no_trajectory", [])
+    with tenant.sdk() as client:
+        row = client.rollouts.get(filled.rollouts[0])
+    assert (first["tokens"], first["sampled_tokens"]) == (row.tokens, row.sampled_tokens)
+    assert datetime.fromisoformat(first["created_at"]) == row.created_at
+    assert (first["created_at"][-1], first["closed_at"]) == ("Z", None)
+
+
+def test_the_reference_names_every_field_and_no_other(tenant: Tenant, filled: Filled) -> None:
+    record = exported(tenant, filled.job["id"])[0]
+    text = (ROOT / "docs/reference/ledgers.md").read_text()
+    section = text.partition("## Trajectories in a file")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(record)
 
 
 def test_filters_and_pages_give_each_rollout_once(
@@ -87,6 +104,8 @@ def test_parquet_holds_the_same_records(
     for record in wanted:
         for name in ("components", "messages", "metrics"):
             record[name] = json.dumps(record[name])
+        for name in ("created_at", "closed_at"):
+            record[name] = record[name] and datetime.fromisoformat(record[name])
     assert found == wanted
 
 

@@ -70,6 +70,9 @@ def test_a_change_to_what_stands_already_changes_nothing(world: World, ready: Te
         ({"budget": {"max_cost_usd": 5}}, "/budget/max_cost_usd", "not_available"),
         ({"budget": {"max_wall_hours": 0.01}}, "/budget/max_wall_hours", "lifetime"),
         ({"stop": {}}, "/stop", "extra_forbidden"),
+        ({"max_steps": True}, "/max_steps", "int_type"),
+        ({"max_steps": "5"}, "/max_steps", "int_type"),
+        ({"budget": {"max_wall_hours": "5"}}, "/budget/max_wall_hours", "float_type"),
     ],
 )
 def test_a_change_is_refused_as_a_creation_would_be(

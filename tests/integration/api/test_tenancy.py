@@ -57,12 +57,28 @@ def test_a_revoked_key_is_refused_at_once(world: World, tenant: Tenant) -> None:
 
 
 def test_an_expired_key_is_refused(world: World, tenant: Tenant) -> None:
-    past = (datetime.now(UTC) - timedelta(seconds=5)).isoformat()
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     with world.http() as admin:
-        body = {"name": "old", "project_id": tenant.project_id, "expires_at": past}
-        secret = admin.post("/v1/api-keys", json=body).json()["secret"]
-    with world.http(secret) as http:
-        assert http.get("/v1/jobs").status_code == 401
+        body = {"name": "old", "project_id": tenant.project_id, "expires_at": later}
+        made = admin.post("/v1/api-keys", json=body).json()
+        with world.http(made["secret"]) as http:
+            assert http.get("/v1/jobs").status_code == 200
+            past = datetime.now(UTC) - timedelta(seconds=5)
+            world.change(t.api_key, made["id"], expires_at=past)
+            assert http.get("/v1/jobs").status_code == 401
+        assert admin.post(f"/v1/api-keys/{made['id']}/rotate").status_code == 409
+
+
+@pytest.mark.parametrize("end", ["2020-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00"])
+def test_a_key_that_would_have_ended_already_is_not_made(
+    world: World, tenant: Tenant, end: str
+) -> None:
+    body = {"name": "old", "project_id": tenant.project_id, "expires_at": end}
+    before = len(world.rows(t.api_key))
+    with world.http() as admin:
+        refused = admin.post("/v1/api-keys", json=body)
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/expires_at")
+    assert len(world.rows(t.api_key)) == before
 
 
 def test_a_viewer_reads_and_changes_nothing(world: World) -> None:

@@ -32,11 +32,19 @@ def test_a_secret_is_in_two_answers_and_stored_nowhere(world: World, tenant: Ten
     assert (world.settings.home / KEY_FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_repeated_request_gets_the_same_answer(tenant: Tenant) -> None:
+def test_a_repeated_request_gets_the_same_answer_without_the_secret(tenant: Tenant) -> None:
     with tenant.http(**{"Idempotency-Key": "once"}) as http:
         first, again = (http.post("/v1/webhooks", json={"url": URL}) for _ in range(2))
-    assert first.json() == again.json()
-    assert again.headers["Idempotent-Replayed"] == "true"
+        path = f"/v1/webhooks/{first.json()['id']}/rotate"
+        rotated, repeated = (
+            http.post(path, json={"grace_s": 60}, headers={"Idempotency-Key": "other"})
+            for _ in range(2)
+        )
+    for shown, later in ((first, again), (rotated, repeated)):
+        assert shown.json()["secret"].startswith("whsec_")
+        assert later.json() == {**shown.json(), "secret": ""}
+        assert later.status_code == shown.status_code
+        assert later.headers["Idempotent-Replayed"] == "true"
 
 
 @pytest.mark.parametrize(

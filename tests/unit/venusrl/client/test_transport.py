@@ -17,6 +17,7 @@ from venusrl.client import (
     TooLarge,
     Unauthorized,
     Unavailable,
+    UsageError,
     VenusError,
 )
 
@@ -172,3 +173,28 @@ def test_a_key_whose_secret_was_lost_is_revoked_and_made_anew() -> None:
     assert (made.id, made.secret) == ("key_2", "vrl_s")
     assert [request.method for request in script.requests] == ["POST", "DELETE", "POST"]
     assert script.requests[1].url.path.endswith("/key_1")
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), float("-inf"), {1}, object(), "\ud800"], ids=repr
+)
+def test_what_json_cannot_say_is_a_usage_error_and_never_sent(value: object) -> None:
+    script = Script([CREATED])
+    for body in ({"name": value}, {"stop": {"max_epochs": [value]}}):
+        with pytest.raises(UsageError, match="cannot be said in JSON"):
+            script.client().jobs.create(body)
+    assert script.requests == []
+
+
+def test_a_lost_secret_of_a_webhook_is_replaced() -> None:
+    hook = {
+        "id": "whk_1", "project_id": "prj_1", "url": "https://a.example", "types": ["*"],
+        "description": "", "active": True, "generation": 1, "created_at": "2026-11-29T12:00:00Z",
+    }  # fmt: skip
+    replayed = httpx.Response(201, json={**hook, "secret": ""})
+    shown = httpx.Response(200, json={**hook, "generation": 3, "secret": "whsec_x"})
+    script = Script([replayed, replayed, shown])
+    assert script.client().webhooks.create("https://a.example").secret == "whsec_x"
+    paths = [request.url.path for request in script.requests]
+    assert paths == ["/v1/webhooks", *["/v1/webhooks/whk_1/rotate"] * 2]
+    assert len({request.headers["Idempotency-Key"] for request in script.requests}) == 3
