@@ -48,6 +48,12 @@ def test_a_record_has_the_row_and_its_tokens_as_a_chain_of_nodes(
     assert (second["error"], second["nodes"]) == ("no_trajectory", [])
 
 
+def test_a_record_names_its_environment(world: World, tenant: Tenant, filled: Filled) -> None:
+    world.change(t.rollout_group, filled.test, environment=2)
+    found = exported(tenant, filled.job["id"])
+    assert [one["environment"] for one in found] == [0, 0, 0, 2]
+
+
 def test_filters_and_pages_give_each_rollout_once(
     tenant: Tenant, filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
