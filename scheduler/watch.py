@@ -42,6 +42,7 @@ from stores.system import (
     jobs,
     leases,
     preparation,
+    retention,
 )
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
@@ -159,12 +160,24 @@ class ChoreWatch:
             await assets.settle_failed(connection)
         for operation in due:
             await wake(self._broker, CHORE_TASK, [operation])
-        # Without the fence, whose lock a heartbeat waits for: whoever settles writes the same lines.
+        await self.settle()
+        await self._look_at_deliveries()
+
+    async def settle(self) -> None:
+        """Bill attempts that hold nothing any more, and expire the checkpoints that they need not keep.
+
+        In one transaction: what is billed is never looked at again, and its trainer is gone.
+        """
+        gone = []
+        # Without the fence, whose lock a heartbeat waits for: whoever settles writes the same rows.
         async with self._database.begin() as connection:
             billed = await bills.settle(connection)
+            for attempt in billed:
+                gone += await retention.expire_surplus(connection, attempt)
         for attempt in billed:
             get_logger().info("bill.settled", attempt_id=attempt)
-        await self._look_at_deliveries()
+        for checkpoint in gone:
+            get_logger().info("checkpoint.expired", checkpoint_id=checkpoint)
 
     async def _look_at_deliveries(self) -> None:
         now = time.monotonic()

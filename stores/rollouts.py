@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, Table, and_, false, select, union_all
+from sqlalchemy import ColumnElement, ScalarSelect, Select, Table, and_, false, select, union_all
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -81,9 +81,19 @@ async def find_group(
     return row
 
 
+def _environment() -> ScalarSelect[int]:
+    """The rollout's environment, which only its group has.
+
+    By the group's primary key, for the rows of the page alone: a join would be open to plans that
+    read all groups.
+    """
+    query = select(group.c.environment).where(group.c.id == rollout.c.group_id)
+    return query.correlate(rollout).scalar_subquery()
+
+
 def _rollouts(project_id: str) -> Select[Any]:
     return (
-        select(rollout)
+        select(rollout, _environment().label("environment"))
         .join(job, job.c.id == rollout.c.job_id)
         .where(job.c.project_id == project_id, job.c.deleted_at.is_(None))
     )

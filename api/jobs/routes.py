@@ -249,16 +249,8 @@ async def job_metrics(
 
 @router.get("/{job_id}/progress")
 async def job_progress(job_id: str, caller: Viewer, gateway: GatewayDep) -> dict[str, Any]:
-    """What the job does at this moment, and why it waits if it does."""
-    row = await _job(gateway, caller, job_id)
-    return {
-        **row.progress,
-        "job_id": row.id,
-        "state": row.state,
-        "reason": row.queue_reason,
-        "queue_position": row.queue_position,
-        "failure": row.failure,
-    }
+    """What the job does at this moment, and why it waits if it does; an ended one does nothing."""
+    return views.progress_of(await _job(gateway, caller, job_id))
 
 
 @router.get("/{job_id}/evaluations")

@@ -2,13 +2,28 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from api.jobs.outcome import Outcome
 from api.problems import Finding as Found
+from domain.states import TERMINAL, JobState
 from venusrl.models.common import Finding
 from venusrl.models.jobs import Failure, Job, Resolved, Validation
+
+STANDSTILL: Final[Mapping[str, Any]] = {
+    "rollouts": {"running": 0, "waiting": 0},
+    "staleness": {},
+    "sandboxes": 0,
+    "tokens_per_s": 0.0,
+    "evaluation": None,
+    "blocked": None,
+    "hosts": [],
+}
+"""Progress of a job that has ended, in what is only so while it runs."""
+
+PLANNED: Final = "per_batch"
+"""The one count of groups that says what the plan is, not what stands open."""
 
 
 def job_of(row: Any, findings: Sequence[Found] = ()) -> Job:
@@ -34,6 +49,24 @@ def job_of(row: Any, findings: Sequence[Found] = ()) -> Job:
         ended_at=row.ended_at,
         findings=findings_of(findings),
     )
+
+
+def progress_of(row: Any) -> dict[str, Any]:
+    """What the scheduler said last; of an ended job without what no longer goes on."""
+    said = dict(row.progress)
+    if said and JobState(row.state) in TERMINAL:
+        # Said before the end, at which the scheduler forgets the job.
+        groups = said.get("groups", {}).items()
+        counts = {name: count if name == PLANNED else 0 for name, count in groups}
+        said |= {**STANDSTILL, "groups": counts}
+    return {
+        **said,
+        "job_id": row.id,
+        "state": row.state,
+        "reason": row.queue_reason,
+        "queue_position": row.queue_position,
+        "failure": row.failure,
+    }
 
 
 def findings_of(found: Sequence[Found]) -> list[Finding]:

@@ -91,7 +91,8 @@ def _schema(pa: Any) -> Any:
     return pa.schema(
         [
             *((name, text) for name in ("schema", "id", "group_id", "job_id", "attempt_id")),
-            *(("index", integer), ("task_id", text), ("purpose", text), ("try", integer)),
+            *(("index", integer), ("task_id", text), ("purpose", text), ("environment", integer)),
+            ("try", integer),
             *((name, text) for name in ("end", "cause", "verdict")),
             *(("reward", number), ("unscorable_reason", text), ("advantage", number)),
             *(("disposition", text), ("bucket", text)),

@@ -18,6 +18,7 @@ SCHEMA: Final = "venusrl.trajectory/1"
 
 ROW_FIELDS: Final = (
     *("id", "group_id", "job_id", "attempt_id", "index", "task_id", "purpose"),
+    "environment",
     *("end", "cause", "verdict", "reward", "unscorable_reason", "advantage", "disposition"),
     *("bucket", "oldest_version", "newest_version", "components"),
     *("tokens", "sampled_tokens"),

@@ -91,11 +91,12 @@ def list_(
         write_json(found)
         return
     rows = [
-        (one.id, one.task_id, one.end, one.verdict, one.reward, one.turns, one.tokens,
-         one.disposition)
+        (one.id, one.environment, one.task_id, one.end, one.verdict, one.reward, one.turns,
+         one.tokens, one.disposition)
         for one in found
     ]  # fmt: skip
-    columns = ("rollout", "task", "end", "verdict", "reward", "turns", "tokens", "disposition")
+    columns = ("rollout", "environment", "task", "end", "verdict", "reward", "turns", "tokens",
+               "disposition")  # fmt: skip
     write_table(columns, rows)
 
 
@@ -154,6 +155,7 @@ def spans(rollout_id: str, as_json: AsJson = False) -> None:
 
 def _fields_of(one: RolloutDetail) -> dict[str, object]:
     fields: dict[str, object] = {
+        "environment": one.environment,
         "task": one.task_id,
         "end": one.end,
         "cause": one.cause,

@@ -102,6 +102,8 @@ class Rollout(Answer):
     attempt_id: str
     index: int
     purpose: str
+    environment: int = 0
+    """Place in the spec, as of its group."""
     task_id: str
     current_try: int
     hop: int

@@ -65,6 +65,12 @@ def test_the_reference_names_every_field_and_no_other(tenant: Tenant, filled: Fi
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(record)
 
 
+def test_a_record_names_its_environment(world: World, tenant: Tenant, filled: Filled) -> None:
+    world.change(t.rollout_group, filled.test, environment=2)
+    found = exported(tenant, filled.job["id"])
+    assert [one["environment"] for one in found] == [0, 0, 0, 2]
+
+
 def test_filters_and_pages_give_each_rollout_once(
     tenant: Tenant, filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,6 +303,30 @@ def test_a_restart_needs_a_whole_checkpoint_with_steps_left(ready: Tenant) -> No
     assert unknown.status_code == 404
 
 
+def test_the_progress_of_an_ended_job_has_nothing_that_runs(world: World, ready: Tenant) -> None:
+    job = ready.job()
+    host = {"id": "h", "kind": "engine", "epoch": 1, "rollouts": 18, "figures": {"busy": 1.0}}
+    said = {
+        "state": "running", "step": 40, "max_steps": 40, "checkpoint_step": 40, "filling_step": 41,
+        "groups": {"open": 4, "complete": 1, "assigned": 2, "per_batch": 8},
+        "rollouts": {"running": 36, "waiting": 3}, "sandboxes": 36, "tokens_per_s": 812.5,
+        "staleness": {"0": 2}, "evaluation": {"step": 40, "opened": 9, "unfinished": 1},
+        "hosts": [host], "blocked": None,
+    }  # fmt: skip
+    world.change(t.job, job["id"], state="running", progress=said)
+    path = f"/v1/jobs/{job['id']}/progress"
+    with ready.http() as http:
+        running = http.get(path).json()
+        world.change(t.job, job["id"], state="cancelled")
+        ended = http.get(path).json()
+    assert (running["rollouts"], running["hosts"]) == ({"running": 36, "waiting": 3}, [host])
+    assert (ended["state"], ended["step"], ended["max_steps"]) == ("cancelled", 40, 40)
+    assert (ended["rollouts"], ended["hosts"]) == ({"running": 0, "waiting": 0}, [])
+    assert ended["groups"] == {"open": 0, "complete": 0, "assigned": 0, "per_batch": 8}
+    assert (ended["sandboxes"], ended["tokens_per_s"], ended["evaluation"]) == (0, 0.0, None)
+    assert (ended["staleness"], ended["checkpoint_step"]) == ({}, 40)
+
+
 def test_a_failed_job_says_why(ready: Tenant) -> None:
     job = ready.ended("failed")
     with ready.http() as http:

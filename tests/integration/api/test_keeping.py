@@ -1,5 +1,6 @@
 """Checkpoints are kept, expire, are exported and deleted; ended jobs are deleted."""
 
+import asyncio
 import hashlib
 import io
 import tarfile
@@ -8,11 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from infra.names import CLEAN_JOB, EXPORT_CHECKPOINT
+from scheduler.watch import ChoreWatch
 from stores import asset_tables
 from stores import tables as t
 from stores.system import expiry
+from stores.unit_of_work import Database
 from tests.integration.api.chores import do_chores
 from tests.integration.api.world import Tenant, World
 
@@ -49,6 +53,19 @@ def passed(world: World) -> None:
 
     world.run(look)
     do_chores(world, CLEAN_JOB)
+
+
+def settled(world: World) -> None:
+    """What the leader does for attempts that have ended."""
+
+    async def once() -> None:
+        database = Database(world.settings.database_url, 2)
+        try:
+            await ChoreWatch(database, Celery("unused"), 1).settle()
+        finally:
+            await database.close()
+
+    asyncio.run(once())
 
 
 def states(world: World) -> dict[str, str]:
@@ -123,6 +140,45 @@ def test_a_running_job_keeps_the_two_that_it_may_go_on_from(world: World, tenant
         world.change(t.checkpoint, checkpoint, **past)
     passed(world)
     assert [states(world)[one] for one in made] == ["expired", "ready", "ready"]
+
+
+def test_an_ended_attempt_keeps_the_last_and_the_best_and_what_is_kept_or_used(
+    world: World, tenant: Tenant
+) -> None:
+    keeps = {"keep_last": 2, "keep_best": 1}
+    job, other = tenant.ended(checkpoints=keeps), finished(tenant)
+    steps = (10, 20, 30, 40, 50, 60, 70)
+    made = {step: whole(tenant, job, step=step) for step in steps}
+    filled = {"job_id": job["id"], "attempt_id": job["attempt_id"]}
+    for step, selected in ((30, 0.9), (40, 0.9), (70, 0.1)):
+        world.add(
+            t.evaluation, attempt_id=job["attempt_id"], step=step, tasks=1, scored=1, unscorable=0,
+            score=selected, selected=selected, seconds=1.0,
+        )  # fmt: skip
+    # That of step 50 was given up when the job ended, and has no result.
+    for ordinal, step in enumerate((30, 40, 50, 70)):
+        world.add(
+            t.rollout_group, id=f"grp_{ordinal}", ordinal=ordinal, purpose="evaluation",
+            organization_id=tenant.organization_id, task_id="t", environment_version_id="ev",
+            policy_version=step, size=1, open=0, disposition=f"evaluated({step})", **filled,
+        )  # fmt: skip
+    world.change(t.checkpoint, made[10], keep=True)
+    world.change(t.attempt, other["attempt_id"], ended_at=None, from_checkpoint_id=made[20])
+    settled(world)
+    assert set(states(world).values()) == {"ready"}, "its attempt has not ended"
+
+    world.change(t.attempt, job["attempt_id"], ended_at=datetime.now(UTC))
+    settled(world)
+    passed(world)
+    gone = {made[step] for step in (30, 50)}
+    assert {one for one, state in states(world).items() if state == "expired"} == gone
+    assert objects(world).count("model.safetensors") == len(steps) - len(gone)
+    said = [row.body for row in world.rows(t.job_event) if row.type == "checkpoint.expired"]
+    assert {(one["checkpoint_id"], one["cause"]) for one in said} == {
+        (one, "keep_last") for one in gone
+    }
+    settled(world)
+    assert len([row for row in world.rows(t.job_event) if row.type == "checkpoint.expired"]) == 2
 
 
 def test_a_deleted_checkpoint_is_gone_and_deleting_it_again_is_fine(

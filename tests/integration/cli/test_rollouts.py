@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stores import tables as t
 from tests.integration.api.filled import Filled, stored
 from tests.integration.api.world import Tenant
 from tests.integration.cli.test_commands import tenant as tenant
@@ -37,6 +38,19 @@ def test_one_rollout_says_why_it_was_dropped(filled: Filled) -> None:
     assert "bad_type" in text
     shown = json.loads(venus("rollouts", "show", filled.rollouts[0], "--json").stdout)
     assert shown["training"]["step"] == 1
+
+
+def test_a_rollout_names_its_environment(filled: Filled) -> None:
+    filled.world.change(t.rollout_group, filled.test, environment=2)
+    job, last = filled.job["id"], filled.rollouts[3]
+    found = json.loads(venus("rollouts", "list", job, "--json").stdout)
+    assert [one["environment"] for one in found] == [0, 0, 0, 2]
+    ranged = json.loads(venus("rollouts", "list", job, "--reward-max", "0.6", "--json").stdout)
+    assert [one["environment"] for one in ranged] == [0, 2]
+    assert "ENVIRONMENT" in venus("rollouts", "list", job).stdout.splitlines()[0]
+    assert json.loads(venus("rollouts", "show", last, "--json").stdout)["environment"] == 2
+    lines = [line.split() for line in venus("rollouts", "show", last).stdout.splitlines()]
+    assert ["environment", "2"] in lines
 
 
 def test_an_unknown_filter_value_is_refused_with_1(filled: Filled) -> None:

@@ -12,12 +12,13 @@ from domain.ids import AttemptId, CheckpointId, JobId, OrganizationId
 from infra import failpoints
 from stores.blobs import Blobs
 from stores.system.checkpoints import CheckpointRow
+from stores.system.retention import best_checkpoints, surplus_checkpoints
 from tests.support.failpoints import ArmedFailpoints
 from tests.unit.workers.trainer import builders
 from workers.models.folder import load_decoder, read_folder, weights_sha
 from workers.trainer import checkpoints
 from workers.trainer.checkpoints import FILE_NAMES, MANIFEST, DataPosition
-from workers.trainer.retention import best_checkpoints, covered_step, surplus_checkpoints
+from workers.trainer.retention import covered_step
 
 PREFIX = "jobs/job_a/checkpoints/ckpt_a-e1"
 MANIFEST_URI = f"{PREFIX}/{MANIFEST}"
