@@ -92,7 +92,7 @@ def name_in_archive(archive: bytes) -> str:
 def _name(stream: IO[bytes], where: str) -> str:
     try:
         manifest = tomllib.loads(stream.read(MANIFEST_BYTES_MAX).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML or text that is none
         raise PackageError(f"{where}: {error}") from error
     name = manifest.get("name")
     if not isinstance(name, str) or not name:

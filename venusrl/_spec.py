@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 SPEC_BYTES_MAX: Final = 1 << 20
 """A spec is written by hand; a larger file is not one."""
 
+VALUES_MAX: Final = 100_000
+"""Values of a spec, those behind aliases counted at each place where they stand."""
+
+DEPTH_MAX: Final = 100
+"""Levels of a spec; the deepest field stands at six, a `config` is the author's own."""
+
+TOO_DEEP: Final = f"is nested deeper than {DEPTH_MAX} levels"
+
+_INT: Final = re.compile(r"^([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$")
 _FLOAT: Final = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 _BOOL: Final = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
@@ -72,6 +81,8 @@ def parse_json(text: str, name: str = "spec") -> dict[str, Any]:
         document = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
         raise SpecUnreadable(f"{name} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise SpecUnreadable(f"{name} {TOO_DEEP}") from error
     if not isinstance(document, dict):
         raise SpecUnreadable(f"{name} must be a mapping, not {type(document).__name__}")
     _check(document, name)
@@ -94,8 +105,10 @@ def parse_spec(text: str, name: str = "spec") -> dict[str, Any]:
 
     try:
         document = yaml.load(text, _loader())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise SpecUnreadable(f"{name} is not YAML: {error}") from error
+    except RecursionError as error:
+        raise SpecUnreadable(f"{name} {TOO_DEEP}") from error
     if not isinstance(document, dict):
         raise SpecUnreadable(f"{name} must be a mapping, not {type(document).__name__}")
     _check(document, name)
@@ -119,29 +132,47 @@ def laid_over(document: Mapping[str, Any], values: Sequence[str]) -> dict[str, A
             place = place[part]
         try:
             place[last] = yaml.load(value, _loader())
-        except yaml.YAMLError as error:
-            raise SpecUnreadable(f"{text!r}: {error}") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise SpecUnreadable(f"{text[:200]!r}: {error}") from error
+        except RecursionError as error:
+            raise SpecUnreadable(f"{path} {TOO_DEEP}") from error
         _check(place[last], path)
     return made
 
 
 def _check(value: object, where: str) -> None:
-    """Only what JSON can say."""
+    """Only what JSON can say, of bearable size: an alias of YAML may stand for far more than it shows."""
+    _checked(value, where, 0, [VALUES_MAX])
+
+
+def _checked(value: object, where: str, depth: int, left: list[int]) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        raise SpecUnreadable(f"{where.partition('/')[0]} holds more than {VALUES_MAX} values")
+    if depth > DEPTH_MAX:
+        raise SpecUnreadable(f"{where.partition('/')[0]} {TOO_DEEP}")
     match value:
         case dict():
             for key, inner in value.items():
                 if not isinstance(key, str):
                     raise SpecUnreadable(f"{where}: the key {key!r} must be text")
-                _check(inner, f"{where}/{key}")
+                _checked(inner, f"{where}/{key}", depth + 1, left)
         case list():
             for number, inner in enumerate(value):
-                _check(inner, f"{where}/{number}")
+                _checked(inner, f"{where}/{number}", depth + 1, left)
         case float() if not math.isfinite(value):
             raise SpecUnreadable(f"{where}: {value} is not a number that JSON knows")
         case None | bool() | int() | float() | str():
             pass
         case _:
             raise SpecUnreadable(f"{where}: {type(value).__name__} is not a value of a spec")
+
+
+def _whole(loader: "yaml.SafeLoader", node: "yaml.ScalarNode") -> int:
+    """A whole number of YAML 1.2: a leading zero says nothing, 0o and 0x are octal and hexadecimal."""
+    text = str(loader.construct_scalar(node))
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text, base)
 
 
 def _loader() -> "type[yaml.SafeLoader]":
@@ -163,11 +194,14 @@ def _loader() -> "type[yaml.SafeLoader]":
                 seen.add(key)
             return super().construct_mapping(node, deep)
 
-    replaced = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"}
+    kinds = ("timestamp", "bool", "float", "int")
+    replaced = {f"tag:yaml.org,2002:{kind}" for kind in kinds}
     Loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+    Loader.add_constructor("tag:yaml.org,2002:int", _whole)
     # After the resolver of whole numbers, which would otherwise never see its own.
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
     Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))

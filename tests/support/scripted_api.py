@@ -7,6 +7,7 @@ Each route gives its answers in order and then repeats the last one. What no rou
 """
 
 import json
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,13 @@ from typing import Any
 
 Body = Mapping[str, Any] | str
 """JSON, or the text of an event stream."""
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is no trouble of the server; others are shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ def scripted_api(routes: Mapping[str, Sequence[Body | Answer]]) -> Iterator[Scri
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

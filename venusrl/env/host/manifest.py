@@ -111,7 +111,7 @@ def parse_manifest(text: str) -> Manifest:
     """Read `venus.toml`; PackageInvalid carries every mistake found, not only the first."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # too long a number, too deep a nesting
         raise PackageInvalid((Finding(MANIFEST_NAME, "", f"not TOML: {error}"),)) from error
     reader = _Reader(cast("dict[str, Json]", table))
     manifest = reader.manifest()
