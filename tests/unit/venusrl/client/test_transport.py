@@ -176,7 +176,9 @@ def test_a_key_whose_secret_was_lost_is_revoked_and_made_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), float("-inf"), {1}, object(), "\ud800"], ids=repr
+    "value",
+    [float("nan"), float("inf"), float("-inf"), {1}, object(), "\ud800"],
+    ids=["nan", "inf", "-inf", "set", "object", "surrogate"],
 )
 def test_what_json_cannot_say_is_a_usage_error_and_never_sent(value: object) -> None:
     script = Script([CREATED])
