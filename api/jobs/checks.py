@@ -10,6 +10,7 @@ from api.jobs.uses import PlacedUse, check_uses, uses_of
 from api.problems import near_names
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
+from venusrl.models.spec_rollout import Evaluation
 
 GRADING_RESERVE: Final = 1
 """Sandboxes of the pool that agents never get; the same number as the scheduler's."""
@@ -182,9 +183,9 @@ def _check_splits(placed: PlacedUse, splits: Mapping[str, int], outcome: Outcome
 def _check_evaluated(
     spec: JobSpec, placed: PlacedUse, splits: Mapping[str, int], outcome: Outcome
 ) -> None:
-    """Asked for more tasks than there are, an evaluation has each once."""
+    """Asked for more tasks than there are, an evaluation has each once; the default asks for nothing."""
     evaluation = spec.evaluation
-    if evaluation is None or "tasks" not in evaluation.model_fields_set:
+    if evaluation is None or evaluation.tasks == Evaluation.model_fields["tasks"].default:
         return
     for pointer, split in placed.splits:
         count = splits.get(split)

@@ -53,8 +53,13 @@ def test_a_failed_try_and_its_successor_left_their_lines(stack: Stack, ended: Jo
     (failed,) = [line for line in lines if line.text == "reply 1"]
     assert (failed.try_number, failed.attempt_id) == (1, ended.attempt_id)
     assert failed.rollout_id is not None
-    own = list(stack.client.rollouts.logs(failed.rollout_id))
-    assert {line.try_number for line in own} >= {1, 2}
+    rollout = failed.rollout_id
+    # A try's lines are stored after its end, by a queue of the node agent.
+    wait_until(
+        lambda: {line.try_number for line in stack.client.rollouts.logs(rollout)} >= {1, 2},
+        30.0,
+        f"{stack.client.rollouts.get(rollout)}",
+    )
     graded = stack.client.jobs.logs(ended.id, component="grader")
     assert all(line.text == f"grading {line.rollout_id}" for line in graded)
 
