@@ -28,6 +28,7 @@ from venusrl.models.jobs import Job
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     requires("postgres", "valkey", "bwrap"),
 ]

@@ -15,6 +15,7 @@ from venusrl.models.jobs import Job
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.timeout(300),
     requires("postgres", "valkey", "bwrap"),
 ]
@@ -22,6 +23,8 @@ pytestmark = [
 PRINTING = """
 class Env(Environment):
     replies = 0
+    async def setup(self, task, sandbox):
+        print("set up")
     async def reply(self, turn):
         Env.replies += 1
         print("reply", Env.replies)
