@@ -225,6 +225,8 @@ metric = Table(
     Column("value", Double, nullable=False),
     _created(),
     PrimaryKeyConstraint("attempt_id", "step", "name"),
+    # One series of a long job, without reading all others.
+    Index("ix_metric_by_name", "attempt_id", "name", "step"),
 )
 
 leadership = Table(

@@ -1,4 +1,4 @@
-"""fences are part of keys; rollouts with failed tries are found"""
+"""fences are part of keys; rollouts with failed tries and single series are found"""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,13 @@ def upgrade() -> None:
         ["job_id", "id"],
         postgresql_where=sa.text("try > 1"),
     )
+    op.create_index("ix_metric_by_name", "metric", ["attempt_id", "name", "step"])
     op.create_unique_constraint(op.f("uq_leadership_id_term"), "leadership", ["id", "term"])
 
 
 def downgrade() -> None:
     """Take this revision back."""
+    op.drop_index("ix_metric_by_name", table_name="metric")
     op.drop_index("ix_rollout_retried", table_name="rollout")
     op.drop_constraint(op.f("uq_leadership_id_term"), "leadership", type_="unique")
     op.drop_constraint(op.f("uq_host_lease_id_epoch"), "host_lease", type_="unique")

@@ -22,10 +22,11 @@ pytestmark = [
 ]
 
 TASKS: Final = 4
+LIMIT: Final = 3
 
 TWO: Final = {
     "environments": [
-        {"ref": "calc", "limit": 3, "max_turns": 1},
+        {"ref": "calc", "limit": LIMIT, "max_turns": 1},
         {"ref": "diary", "weight": 3.0, "split": "train"},
     ],
     "tasks": TASKS,
@@ -47,9 +48,9 @@ def test_evaluations_on_two_environments_survive_the_death_of_every_process(
     found = stack.client.jobs.evaluations(job.id)
     assert [one.step for one in found] == [0, 1, 2, 3]
     for one in found:
-        assert one.tasks == 2 * TASKS
+        assert one.tasks == LIMIT + TASKS
         assert [(part.name, part.weight, part.tasks) for part in one.environments] == [
-            ("calc", 1.0, TASKS), ("diary", 3.0, TASKS),
+            ("calc", 1.0, LIMIT), ("diary", 3.0, TASKS),
         ]  # fmt: skip
         assert_total(one)
     assert_packages(stack, rows)
