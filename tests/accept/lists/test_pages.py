@@ -40,6 +40,9 @@ ROLLOUT_FILTERS: Final[tuple[Mapping[str, Any], ...]] = (
     {"task_id": "task-3", "end": "truncated"},
 )
 
+LARGE: Final = frozenset({"rollout", "rollout_group", "batch_member"})
+"""Tables that grow with a job; reading the few rows of the others is no fault."""
+
 GROUP_FILTERS: Final[tuple[Mapping[str, Any], ...]] = (
     {},
     {"step": 3000},
@@ -85,7 +88,8 @@ def test_no_page_reads_the_whole_table(lists: Lists, filters: Mapping[str, Any])
     nodes = list(_nodes(lists.plan(filters)))
     of_rollouts = [node for node in nodes if node.get("Relation Name") == "rollout"]
     assert of_rollouts, nodes
-    assert not [node for node in nodes if node["Node Type"] == "Seq Scan"], nodes
+    whole = [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"]
+    assert not LARGE & set(whole), nodes
 
 
 def test_pages_of_a_rare_filter_are_whole(lists: Lists) -> None:
