@@ -6,12 +6,12 @@ on the same database makes another admin key.
 
 import argparse
 import asyncio
-import os
 import sys
 from pathlib import Path
 
 from api.auth.keys import new_secret, secret_hash, shown_prefix
 from infra.ids import IdSource
+from infra.key_files import make_once
 from infra.settings import Settings
 from stores import keys
 from stores.unit_of_work import Database
@@ -22,14 +22,8 @@ KEY_FILE = "admin.key"
 def kept_secret(home: Path) -> str:
     """The secret of this home, made at the first call."""
     path = home / KEY_FILE
-    if path.exists():
-        return path.read_text().strip()
-    home.mkdir(parents=True, exist_ok=True)
-    secret = new_secret()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret + "\n")
-    return secret
+    make_once(path, new_secret())
+    return path.read_text().strip()
 
 
 async def ensure(settings: Settings) -> str:

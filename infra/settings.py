@@ -343,10 +343,9 @@ def _read(source: Mapping[str, str], variable: str, kind: Callable[[str], T], de
 
 
 def _webhooks(source: Mapping[str, str]) -> Webhooks:
-    hosts = source.get("VENUS_WEBHOOK_HOSTS", "").lower().split(",")
     base = Webhooks(
         key=source.get("VENUS_WEBHOOK_KEY", ""),
-        hosts=tuple(host.strip() for host in hosts if host.strip()),
+        hosts=_words(source.get("VENUS_WEBHOOK_HOSTS", "").lower()),
         tries=_read(source, "VENUS_WEBHOOK_TRIES", int, Webhooks().tries),
     )
     return _overlaid(source, base, WEBHOOK_VARIABLES, float)

@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from domain.errors import SecretUnavailable
+from infra.key_files import make_once
 from infra.settings import SECRET_KEY_BYTES, Settings, secret_key
 
 KEY_FILE: Final = "secret.key"
@@ -77,14 +78,7 @@ def secret_context(project_id: str, name: str) -> str:
 def make_key_file(home: Path) -> Path:
     """The home's key, made once and never written over."""
     path = home / KEY_FILE
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path
-    with os.fdopen(descriptor, "w") as file:
-        file.write(base64.urlsafe_b64encode(secrets.token_bytes(SECRET_KEY_BYTES)).decode() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    make_once(path, base64.urlsafe_b64encode(secrets.token_bytes(SECRET_KEY_BYTES)).decode())
     return path
 
 

@@ -4,11 +4,10 @@
 share a home set the variable.
 """
 
-import os
 import secrets
-from pathlib import Path
 from typing import Final
 
+from infra.key_files import make_once
 from infra.settings import Settings
 
 KEY_FILE: Final = "webhook.key"
@@ -19,21 +18,5 @@ def installation_key(settings: Settings) -> bytes:
     if settings.webhooks.key:
         return settings.webhooks.key.encode()
     path = settings.home / KEY_FILE
-    if not path.exists():
-        _make(path)
+    make_once(path, secrets.token_urlsafe(32))
     return path.read_bytes().strip()
-
-
-def _make(path: Path) -> None:
-    """Write a new key; the first of two processes wins, and nobody ever reads half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()

@@ -123,7 +123,6 @@ def check_environments(
         splits = {**version.splits, **provided}
         _check_splits(placed, splits, outcome)
         _check_evaluated(spec, placed, splits, outcome)
-    outcome.version = outcome.versions.get("/environments/0")
     check_uses(spec, outcome)
 
 

@@ -32,8 +32,6 @@ class Outcome:
     findings: list[Finding] = field(default_factory=list)
     resolved: list[tuple[str, Any, str]] = field(default_factory=list)
     spec: dict[str, Any] | None = None
-    version: Any = None
-    """Row of the version of the job's first environment."""
     versions: dict[str, Any] = field(default_factory=dict)
     """Rows of environment versions by the pointer of the environment that uses them."""
 
@@ -44,6 +42,11 @@ class Outcome:
     def warn(self, pointer: str, code: str, message: str, hint: str = "") -> None:
         """Add a warning."""
         self.findings.append(Finding(pointer, code, message, hint, "warning"))
+
+    @property
+    def version(self) -> Any:
+        """Row of the version of the job's first environment; None where it has none."""
+        return self.versions.get("/environments/0")
 
     @property
     def is_valid(self) -> bool:
