@@ -16,6 +16,10 @@ REMEMBERED: Final = 256
 PRIOR_GAPS: Final = 8
 """Below so many gaps of a tool the history of all tools speaks for it."""
 
+RETURN_FACTOR: Final = 3.5
+"""One return costs more than its own prefill: whoever used the room is pushed out again and comes back
+as well, and the estimate of the gap is a mean over a long tail. Measured on the benchmark's mid cells."""
+
 UNKNOWN_RESIDUAL_FACTOR: Final = 1.0
 """A gap longer than all remembered ones is expected to last as long again (Lindy's rule)."""
 
@@ -63,13 +67,15 @@ class GapHistory:
         return gaps.residual_s(elapsed_s) if gaps.ordered else 0.0
 
 
-def room_value(floor_s: float, full_step_s: float) -> float:
-    """Relative decode throughput that the last share of the capacity adds.
+def room_value(floor_s: float, full_step_s: float, active_share: float) -> float:
+    """What one more share of the device in use adds, in shares of an engine that is full.
 
-    A step over K tokens of KV costs floor + K x c and samples in proportion to K, so throughput is
-    K / (floor + K x c), whose elasticity at the capacity is floor / (step at the capacity).
+    A step over a share k of the device costs F + k x C (F the step's floor, C the read of a full
+    device) and samples in proportion to k, so the rate is k / (F + k x C). Its slope over the rate
+    at k = 1 is F x (F + C) / (F + k x C)^2: small on a full device, large on one that idles.
     """
-    return floor_s / full_step_s
+    step_s = floor_s + active_share * (full_step_s - floor_s)
+    return floor_s * full_step_s / (step_s * step_s)
 
 
 def is_worth_keeping(residual_s: float, share: float, value: float, return_s: float) -> bool:
@@ -78,4 +84,4 @@ def is_worth_keeping(residual_s: float, share: float, value: float, return_s: fl
     `share` is the part of the device that they hold, `return_s` the engine seconds of a re-prefill, or
     the seconds of a reload where the host tier holds them.
     """
-    return residual_s * share * value <= return_s
+    return residual_s * share * value <= RETURN_FACTOR * return_s
