@@ -32,7 +32,7 @@ FIRST_PROMPT_TOKENS: Final = 2_000
 """The benchmark's: recorded prompts are those of the recording system."""
 
 TOTAL_LEVELS: Final = (
-    0.005, 0.025, 0.05, 0.075, 0.1, 0.175, 0.25, 0.375, 0.5, 0.625, 0.75, 0.825, 0.9, 0.95, 0.995,
+    0.005, 0.025, 0.05, 0.075, 0.09, 0.1, 0.11, 0.175, 0.25, 0.375, 0.5, 0.625, 0.75, 0.825, 0.9, 0.95, 0.995,
 )  # fmt: skip
 TURN_LEVELS: Final = (
     0.001, 0.01, 0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.275, 0.3, 0.325,
@@ -40,7 +40,8 @@ TURN_LEVELS: Final = (
     0.725, 0.75, 0.775, 0.8, 0.825, 0.85, 0.875, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999,
 )  # fmt: skip
 
-TREND_PARTS: Final = 8
+TREND_PARTS: Final = 12
+TOKENS: Final = ("output", "observed")
 TOOL_EDGES: Final = (0.012, 0.016, 0.02, 0.025, 0.04, 0.1, 0.3, 1.0, 4.0, 7.0, 9.0, 12.0, 20.0)
 """Bounds of the ranges of seconds in which the shares of kinds are counted."""
 
@@ -51,7 +52,7 @@ TREND_STEP: Final = 0.5
 """Deviations that a trend moves where a part has e times too little; more of it swings."""
 
 SEED: Final = 20_261
-UNRELATED_SHARE: Final = 0.02
+UNRELATED_SHARE: Final = 0.005
 """Taken off correlations, so that rounding never makes them impossible together."""
 
 NORMAL: Final = NormalDist()
@@ -86,7 +87,7 @@ def fit(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
             for name in SERIES
         },
     }
-    shares = {name: _shares_by_part(columns[name]) for name in SERIES}
+    shares = {name: _shares_by_part(name, columns[name]) for name in SERIES}
     for sample in SAMPLES:
         _settle(fitted, shares, sample)
     fitted["summary"] = asdict(summarize(recorded))
@@ -215,18 +216,22 @@ def _settle(fitted: dict[str, Any], shares: Mapping[str, list[float]], sample: i
         series["trend"] = [
             round(mean + TREND_STEP * math.log(wanted / got), 3)
             for mean, wanted, got in zip(
-                series["trend"], shares[name], _shares_by_part(column), strict=True
+                series["trend"], shares[name], _shares_by_part(name, column), strict=True
             )
         ]
 
 
-def _shares_by_part(column: Sequence[Sequence[float]]) -> list[float]:
-    """Mean over trajectories of the share that each part has of its total."""
+def _shares_by_part(name: str, column: Sequence[Sequence[float]]) -> list[float]:
+    """The share that each part of a trajectory has of its total.
+
+    Of tokens over all trajectories together, as long ones fill the engines. Of seconds each
+    trajectory counts once: a single tool of minutes would make a trend of its own.
+    """
     sums = [0.0] * TREND_PARTS
     for values in column:
-        total = sum(values)
+        weight = 1.0 if name in TOKENS else 1 / (sum(values) or 1.0)
         for index, value in enumerate(values):
-            sums[index * TREND_PARTS // len(values)] += value / total if total else 0.0
+            sums[index * TREND_PARTS // len(values)] += value * weight
     return [part / sum(sums) for part in sums]
 
 
