@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from simulation.summary import quantile, summarize
 from simulation.workload.curves import Curve
-from simulation.workload.generator import FITTED_FILE, SERIES, bases_from
+from simulation.workload.generator import FITTED_FILE, SERIES, FittedBases, bases_from
 from simulation.workload.traces import read_traces
 from simulation.workload.trajectory import Trajectory
 
@@ -45,7 +45,7 @@ TOKENS: Final = ("output", "observed")
 TOOL_EDGES: Final = (0.012, 0.016, 0.02, 0.025, 0.04, 0.1, 0.3, 1.0, 4.0, 7.0, 9.0, 12.0, 20.0)
 """Bounds of the ranges of seconds in which the shares of kinds are counted."""
 
-SAMPLES: Final = (*(1_000,) * 12, *(8_000,) * 4)
+SAMPLES: Final = (*(1_000,) * 12, *(6_000,) * 4)
 """Trajectories of each repetition: few while the tables move much, many while they settle."""
 
 TREND_STEP: Final = 0.5
@@ -61,7 +61,7 @@ Columns = Mapping[str, list[list[float]]]
 """Of each series, its values by trajectory."""
 
 
-def fit(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+def fit(trajectories: Sequence[Trajectory], samples: Sequence[int] = SAMPLES) -> dict[str, Any]:
     """What `bases_from` reads, with the summary of what it was fitted to."""
     recorded = [_with_first_prompt(one) for one in trajectories]
     columns = columns_of(recorded)
@@ -88,7 +88,7 @@ def fit(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         },
     }
     shares = {name: _shares_by_part(name, columns[name]) for name in SERIES}
-    for sample in SAMPLES:
+    for sample in samples:
         _settle(fitted, shares, sample)
     fitted["summary"] = asdict(summarize(recorded))
     return fitted
@@ -207,7 +207,7 @@ def _settle(fitted: dict[str, Any], shares: Mapping[str, list[float]], sample: i
     """
     bases = bases_from(fitted)
     chance = Random(SEED)
-    drawn = [bases.draw_scores(chance) for _ in range(sample)]
+    drawn = [bases.scores_at(levels, chance) for levels in even_levels(bases, sample, chance)]
     for which, name in enumerate(SERIES):
         series, curve = fitted["series"][name], bases.series[which].turn
         ordered = sorted(score for scores in drawn for score in scores[which])
@@ -219,6 +219,17 @@ def _settle(fitted: dict[str, Any], shares: Mapping[str, list[float]], sample: i
                 series["trend"], shares[name], _shares_by_part(name, column), strict=True
             )
         ]
+
+
+def even_levels(bases: FittedBases, count: int, chance: Random) -> list[tuple[float, ...]]:
+    """What `count` trajectories draw as a whole, each quantity spread evenly over its distribution.
+
+    Ranks, and with them correlations, are those of a plain sample (Iman and Conover 1982); its
+    quantiles owe nothing to chance.
+    """
+    plain = [bases.levels(chance) for _ in range(count)]
+    columns = [_scores(column) for column in zip(*plain, strict=True)]
+    return list(zip(*columns, strict=True))
 
 
 def _shares_by_part(name: str, column: Sequence[Sequence[float]]) -> list[float]:

@@ -78,9 +78,17 @@ class FittedBases:
 
     def draw(self, chance: Random) -> Trajectory:
         """One synthetic base."""
+        return self.draw_at(self.levels(chance), chance)
+
+    def levels(self, chance: Random) -> list[float]:
+        """Normal scores of the number of turns and of the total of each series."""
+        return correlated(self.totals_factor, [chance.gauss(0, 1) for _ in (0, *SERIES)])
+
+    def draw_at(self, levels: Sequence[float], chance: Random) -> Trajectory:
+        """One base whose number of turns and totals are those at `levels`."""
         output, tool_s, observed = (
             [series.turn.at(score) for score in scores]
-            for series, scores in zip(self.series, self.draw_scores(chance), strict=True)
+            for series, scores in zip(self.series, self.scores_at(levels, chance), strict=True)
         )
         kinds = [self.tools.kind_of(seconds, chance.random()) for seconds in tool_s]
         turns = zip(
@@ -92,9 +100,8 @@ class FittedBases:
         )
         return Trajectory(tuple(Turn(*turn) for turn in turns))
 
-    def draw_scores(self, chance: Random) -> list[list[float]]:
+    def scores_at(self, levels: Sequence[float], chance: Random) -> list[list[float]]:
         """Normal scores of the three series of one trajectory; its last turn has an output only."""
-        levels = correlated(self.totals_factor, [chance.gauss(0, 1) for _ in range(4)])
         count = max(1, round(self.turns.at(levels[0])))
         output, tool_s, growth = (
             series.total.at(level) for series, level in zip(self.series, levels[1:], strict=True)
