@@ -467,7 +467,7 @@ class World:
         """Nothing of the model depends on it."""
 
 
-_HANDLERS: Final = {
+_HANDLERS: Final[dict[type[c.Command], Callable[..., None]]] = {
     c.SetJobState: World._set_state,
     c.GrantGang: World._grant,
     c.ReleaseGang: World._ignore,
