@@ -4,8 +4,10 @@ Training: permutation(seed, epoch)[ordinal mod n], so that the data position of 
 the next ordinal and the ordinals issued but not consumed. Where several datasets give the tasks, the
 ordinal first names a source, by weight, and then a place in that source's own epochs
 (`scheduler/mixing.py`). Several environments share the ordinals by weight in the same way, each with
-epochs of its own. A repeat of an ordinal (`domain.ids.repeat_of`) has its task. Evaluation: the first tasks of each environment's split, in order, each once and the
-same ones at each evaluation; environments take turns, so that one that is cut short has some of each.
+epochs of its own. A repeat of an ordinal (`domain.ids.repeat_of`) has its task.
+
+Evaluation: the first tasks of each environment's split, in order, each once and the same ones at each
+evaluation; environments take turns, so that one that is cut short has some of each.
 """
 
 import hashlib

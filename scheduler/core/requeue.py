@@ -2,11 +2,11 @@
 
 The platform's own way is pacing, which never has to. A baseline that discards would otherwise train
 other tasks than the strategies it is compared with. The task comes back as a repeat: an ordinal of its
-own that names the same task (`domain.ids.repeat_of`), issued before new ordinals. A checkpoint holds a
+own that names the same task (`domain.ids.repeat_of`), issued before new ordinals, first dropped first. A checkpoint holds a
 queued repeat; a new leader of the same attempt knows only the repeats that were opened.
 """
 
-from domain.ids import repeat_of
+from domain.ids import REPEAT_SPAN, repeat_of
 from domain.states import DropReason
 from scheduler.core.failures import drop_group
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
@@ -24,7 +24,8 @@ def drop_and_queue_again(run: Pass, job: JobRecord, group: GroupRecord, cause: s
     drop_group(run, job, group, reason, cause)
     repeat = repeat_of(group.ordinal)
     if repeat is not None:
-        job.unconsumed.appendleft(repeat)
+        queued = sum(1 for ordinal in job.unconsumed if ordinal >= REPEAT_SPAN)
+        job.unconsumed.insert(queued, repeat)
 
 
 def lag(job: JobRecord, group: GroupRecord) -> int:

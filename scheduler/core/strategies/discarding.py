@@ -36,3 +36,8 @@ class Discarding(Rules):
         for group in job.training_groups():
             if group.phase is not GroupPhase.ASSIGNED and lag(job, group) > bound:
                 drop_and_queue_again(run, job, group, f"lags more than {bound} versions")
+
+
+def serves_newest(run: "Pass", job: JobRecord) -> bool:
+    """Whether an engine serves the newest policy: upstream a step's groups begin after the weight update."""
+    return any(engine.version == job.committed for engine in run.state.engines_of(job))

@@ -27,6 +27,7 @@ from scheduler.core import pacing
 from scheduler.core.failures import end_try
 from scheduler.core.records import GroupPhase, GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.requeue import drop_and_queue_again
+from scheduler.core.strategies.discarding import serves_newest
 from scheduler.core.strategies.episodes import EpisodeQueue
 from scheduler.core.strategies.rules import Rules
 
@@ -66,10 +67,12 @@ class RollFlash(Rules):
         return min(int(self.knob("async_ratio")), job.plan.max_staleness)
 
     def may_open(self, run: "Pass", job: JobRecord) -> bool:
-        """While a queue has an episode that no group stands for."""
+        """While a queue has an episode that no group stands for, after the step's weight update."""
         self._begin(job)
         self._replace_lost(job)
-        return any(queue.unopened() is not None for queue in self._queues)
+        return serves_newest(run, job) and any(
+            queue.unopened() is not None for queue in self._queues
+        )
 
     def on_opened(self, run: "Pass", job: JobRecord, group: GroupRecord) -> None:
         """The new group stands for the first such episode, of the first queue that has it."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from domain.plan import Scheduling
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
 from scheduler.core.requeue import drop_and_queue_again
-from scheduler.core.strategies.discarding import Discarding
+from scheduler.core.strategies.discarding import Discarding, serves_newest
 
 if TYPE_CHECKING:
     from scheduler.core.state import Pass
@@ -38,9 +38,8 @@ class SlimeSync(Discarding):
         batch = job.plan.groups_per_batch
         if len(job.positions) == batch:
             return False
-        engines = run.state.engines_of(job)
-        is_newest = any(engine.version == job.committed for engine in engines)
-        return is_newest and len(job.training_groups()) < int(self._over_sampling * batch)
+        started = len(job.training_groups())
+        return started < int(self._over_sampling * batch) and serves_newest(run, job)
 
     def on_tick(self, run: "Pass", job: JobRecord) -> None:
         """Once the batch is full the surplus is aborted; its prompts come back."""
