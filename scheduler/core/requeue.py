@@ -2,8 +2,8 @@
 
 The platform's own way is pacing, which never has to. A baseline that discards would otherwise train
 other tasks than the strategies it is compared with. The task comes back as a repeat: an ordinal of its
-own that names the same task (`domain.ids.repeat_of`), issued before new ordinals, first dropped first. A checkpoint holds a
-queued repeat; a new leader of the same attempt knows only the repeats that were opened.
+own that names the same task (`domain.ids.repeat_of`), issued before new ordinals, first dropped first.
+A checkpoint holds a queued repeat; a new leader of the same attempt knows only those that were opened.
 """
 
 from domain.ids import REPEAT_SPAN, repeat_of

@@ -109,11 +109,12 @@ class Aimd(Discarding):
             self._let_go_on(run, job, members, self._controller.in_flight_max - in_flight)
 
     def _begin(self, run: "Pass", job: JobRecord) -> None:
-        """The first cap, as soon as the engines say what they hold; the ceiling where they never do."""
-        capacity = sum(engine.kv_tokens for engine in run.state.engines_of(job))
+        """The first cap, by what all granted engines hold; the ceiling where they never say it."""
+        engines = run.state.engines_of(job)
+        capacity = sum(engine.kv_tokens for engine in engines)
         if self._is_begun or capacity == 0:
             return
-        self._is_begun = True
+        self._is_begun = job.gang is not None and len(engines) >= job.gang.engines
         first = self.knob("in_flight_first") or capacity / self.knob("context_tokens")
         limits = self._controller.limits
         self._controller.cap = min(max(first, limits.in_flight_min), limits.in_flight_max)

@@ -25,12 +25,13 @@ def drop(bench: Bench, ordinal: int) -> Pass:
 
 
 def test_a_repeat_names_the_same_task() -> None:
-    ordinal: int | None = 7
+    ordinal = 7
     for _ in range(REPEATS_MAX):
-        ordinal = repeat_of(ordinal) if ordinal is not None else None
-        assert ordinal is not None
-        assert task_ordinal(ordinal) == 7
-        assert ordinal < EVALUATION_ORDINAL_BASE
+        repeat = repeat_of(ordinal)
+        assert repeat is not None
+        assert task_ordinal(repeat) == 7
+        assert ordinal < repeat < EVALUATION_ORDINAL_BASE
+        ordinal = repeat
     assert repeat_of(ordinal) is None
 
 

@@ -6,9 +6,8 @@ from domain.events import HostJoined, TurnFinished, TurnSampled
 from domain.plan import JobPlan, Pool, Scheduling, StrategyName
 from domain.states import HostKind
 from scheduler.core.records import RolloutRecord
-from tests.simulation.plans import pool
+from tests.simulation.plans import plan, pool
 from tests.unit.scheduler.core.bench import Bench, engine_id
-from tests.simulation.plans import plan
 
 ROOM = pool(engines=4, sandboxes=200)
 

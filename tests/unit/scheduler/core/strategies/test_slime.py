@@ -1,5 +1,7 @@
 """slime's three modes through the coordinator."""
 
+from typing import Any
+
 from domain.commands import AssignGroup, DropGroup
 from domain.ids import REPEAT_SPAN
 from domain.plan import StrategyName
@@ -7,7 +9,7 @@ from domain.states import DropReason
 from tests.unit.scheduler.core.bench import Bench, gid
 from tests.unit.scheduler.core.strategies.stand import job_of, stand
 
-WIDE = {"max_staleness": 4, "async_ratio": 3.0}
+WIDE: dict[str, Any] = {"max_staleness": 4, "async_ratio": 3.0}
 
 
 def ordinals(bench: Bench) -> list[int]:
