@@ -5,7 +5,6 @@ A test's database is a copy of a template that was migrated once.
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from supervisor.launch import spawn, stop
 from supervisor.layout import Layout
 from supervisor.postgres import Cluster, running_cluster
 from supervisor.valkey import Broker, plan_broker
+from tests.support.folders import quick_folder
 from tests.support.waiting import wait_until
 
 TEMPLATE: Final = "venus_template"
@@ -26,9 +26,8 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {"fsync": "off", "full_page_writes": "
 
 @contextmanager
 def folder_for_servers() -> Iterator[Path]:
-    """A short, walkable temporary folder: Postgres runs under another account when we are root."""
-    folder = Path(tempfile.mkdtemp(prefix="venus-t-"))
-    folder.chmod(0o755)
+    """A short, walkable temporary folder."""
+    folder = quick_folder("venus-t-")
     try:
         yield folder
     finally:
