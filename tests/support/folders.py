@@ -34,4 +34,4 @@ def _is_usable() -> bool:
         return False
     # What lies there is taken from the machine's memory.
     free = min(shutil.disk_usage(SHARED_MEMORY).free, psutil.virtual_memory().available)
-    return free >= ROOM_BYTES
+    return bool(free >= ROOM_BYTES)
