@@ -20,8 +20,18 @@ ROOM_BYTES: Final = 4 * 1024**3
 
 
 def quick_folder(prefix: str) -> Path:
-    """A new temporary folder that other accounts may walk: Postgres runs under one as root."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=SHARED_MEMORY if _is_usable() else None))
+    """A new folder in memory where that may be, else one on a disk."""
+    return _made(prefix, SHARED_MEMORY if _is_usable() else None)
+
+
+def disk_folder(prefix: str) -> Path:
+    """A new folder in the temporary folder, for measured times and for what is large."""
+    return _made(prefix, None)
+
+
+def _made(prefix: str, parent: Path | None) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    # Walkable by others: as root, Postgres runs under another account.
     folder.chmod(0o755)
     return folder
 
