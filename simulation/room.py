@@ -148,11 +148,18 @@ class Room:
             pages = self.device.pages_for(stream, stream.context)
             pages += GROWTH_TOKENS // self.device.page_tokens
             if stream.pages == 0:
-                pages += int(self.device.pages * ENTRY_SHARE)
+                pages += int(self.device.pages * ENTRY_SHARE * self._entry_risk(stream))
         if id(stream.prefix) not in seen:
             seen.add(id(stream.prefix))
             pages += stream.prefix.pages
         return pages
+
+    def _entry_risk(self, stream: Stream) -> float:
+        """What being pushed out again costs, as a share of computing anew: little where a tier keeps it."""
+        if not self.device.host_tokens:
+            return 1.0
+        tokens = stream.context
+        return min(1.0, self.physics.reload_s(tokens) / self.physics.prefill_after_s(tokens, 0))
 
     def _is_kept(self, now: float, stream: Stream) -> bool:
         if self.rules.gaps is not Gaps.EXPECTED:
