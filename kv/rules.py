@@ -47,6 +47,8 @@ class KvRules:
     eviction: Eviction = Eviction.RECENCY
     gaps: Gaps = Gaps.EVICTABLE
     demotion: bool = False
+    streams: bool = False
+    """Whether the trainer works on groups as they are assigned."""
     ttl: TtlLimits = DEFAULT_LIMITS
     """Bounds of pins; only with `Gaps.TTL`."""
 
@@ -54,7 +56,7 @@ class KvRules:
 PLAIN: Final = KvRules()
 """First come, first served over least recently used pages: SGLang's and vLLM's defaults."""
 
-RANKED: Final = KvRules(Queue.RANK, Eviction.CLASSES, Gaps.EXPECTED, demotion=True)
+RANKED: Final = KvRules(Queue.RANK, Eviction.CLASSES, Gaps.EXPECTED, demotion=True, streams=True)
 """Everything of `scheduling.md` sections 4 and 5."""
 
 _OF_STRATEGY: Final = {
