@@ -10,6 +10,7 @@ Loops: each consumes one thing and is woken by one thing.
     sweep      facts whose notice was lost   every SWEEP_S
     tick       time for the core             every TICK_S
     progress   job.progress documents        every SWEEP_S
+    schedule   schedules of jobs             every SWEEP_S
 """
 
 import asyncio
@@ -48,6 +49,7 @@ from scheduler.executor import Executor
 from scheduler.hosts import Connected, Hosts
 from scheduler.progress import Throughput, progress_of
 from scheduler.recovery import restore
+from scheduler.schedule import ScheduleWriter
 from scheduler.watch import ChoreWatch, JobWatch, LeaseWatch
 from stores.blobs import Blobs
 from stores.system import jobs, leases
@@ -97,6 +99,14 @@ class Leader:
             blobs, term.number, capacity, settings.is_checking, refused=self._core.refusals
         )
         self._throughput = Throughput()
+        self._schedule = ScheduleWriter(
+            self._core,
+            database,
+            hosts,
+            term.number,
+            self._contexts,
+            throughput=self._throughput,
+        )
         self._facts: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._log = get_logger().bind(term=term.number)
@@ -142,6 +152,7 @@ class Leader:
             group.create_task(self._every(SWEEP_S, self._jobs.sweep))
             group.create_task(self._every(SWEEP_S, self._budgets.look))
             group.create_task(self._every(SWEEP_S, self._write_progress))
+            group.create_task(self._every(SWEEP_S, self._schedule.write))
             group.create_task(self._every(TICK_S, self._tick))
 
     def feed(self, event: Event) -> None:
