@@ -165,7 +165,8 @@ def test_only_the_first_groups_are_listed_and_all_are_counted() -> None:
     assert world.leader is not None
     whole = view_schedule(world.leader.state, job.plan.job_id, world.now, 1000)
     short = view_schedule(world.leader.state, job.plan.job_id, world.now, 1)
-    assert whole is not None and short is not None
+    assert whole is not None
+    assert short is not None
     assert len(whole.groups) > 1
     assert short.groups == whole.groups[:1]
     assert short.lanes == whole.lanes
