@@ -89,6 +89,25 @@ class PlaceRollout:
     node: HostId
     node_epoch: int
     rank: int
+    kv_from: HostId | None = None
+    """Engine host that may still hold the rollout's KV pages, to be fetched instead of computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRollout:
+    """The placement with this hop is over between turns: the host lets the rollout go.
+
+    Nothing is lost: the journal lives at the node agent. A `PlaceRollout` with a higher hop follows at
+    once (migration) or later (a strategy that pauses rollouts). `keep_kv` asks the host to keep the
+    pages until the next host has fetched them.
+    """
+
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    host_id: HostId
+    epoch: int
+    keep_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +243,7 @@ Command = (
     | OpenGroup
     | ForkSandboxes
     | PlaceRollout
+    | SuspendRollout
     | SetRanks
     | EndTry
     | CloseRollout

@@ -62,6 +62,8 @@ class HeldRollout:
     turn: int
     oldest_version: int | None = None
     """Version of its oldest token, if it has one; a new leader knows it from nowhere else."""
+    tokens: int = 0
+    """Length of its context; what it would hold in KV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,10 @@ class HostJoined:
     held: tuple[HeldRollout, ...] = ()
     policy_version: int = -1
     """Version that an engine serves; -1 when it is no engine or has no weights yet."""
+    kv_tokens: int = 0
+    """Tokens that an engine's device tier holds; 0 when unknown: its pressure is then never computed."""
+    may_migrate: bool = False
+    """Whether the engine lets rollouts go to other engines, and takes theirs, between turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,37 @@ class SandboxReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Remaining:
+    """A learned estimate of what a rollout still needs until its end (`scheduling.md` section 7).
+
+    `tokens` to sample (median) and `tokens_q90`, `tool_s` seconds of tools, `turns` to come.
+    """
+
+    tokens: float
+    tokens_q90: float
+    tool_s: float
+    turns: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSampled:
+    """The generation of a turn ended and its reply runs: a tool gap. Advisory, a lost one costs nothing.
+
+    `turn` is the number of the turn that is open, 1-based; `tokens` is the context so far, of which
+    `shared_tokens` are the prefix that all members of the group have; `expected_tool_s` is what the
+    tool's own history says of the gap.
+    """
+
+    rollout_id: RolloutId
+    try_: int
+    hop: int
+    turn: int
+    tokens: int
+    expected_tool_s: float
+    shared_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFinished:
     """A turn ended and the rollout goes on. Token counts are of the whole rollout so far."""
 
@@ -112,6 +149,10 @@ class TurnFinished:
     sampled_tokens: int
     oldest_version: int
     tool_s: float
+    shared_tokens: int = 0
+    """Of `tokens`, the prefix that all members of the group have."""
+    remaining: Remaining | None = None
+    """A learned estimate; None leaves it to the job's history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +397,7 @@ Event = (
     | HostJoined
     | HostLost
     | SandboxReady
+    | TurnSampled
     | TurnFinished
     | TryFailed
     | RolloutClosed

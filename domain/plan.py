@@ -1,6 +1,6 @@
 """What the core needs of a normalised job spec, and the pool that it schedules over."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
@@ -12,6 +12,67 @@ class Order(StrEnum):
     OLDEST = "oldest"
     NEAREST = "nearest"
     LONGEST = "longest"
+
+
+class StrategyName(StrEnum):
+    """A scheduling policy as a whole (`scheduling.md` section 11)."""
+
+    VENUS = "venus"
+    SLIME_SYNC = "slime-sync"
+    SLIME_ASYNC = "slime-async"
+    SLIME_BOUNDED = "slime-bounded"
+    ROLLFLASH = "rollflash"
+    THUNDERAGENT_UPSTREAM = "thunderagent-upstream"
+    THUNDERAGENT_PAPER = "thunderagent-paper"
+    AIMD = "aimd"
+    TTL = "ttl"
+    LONGEST = "longest"
+    ORACLE = "oracle"
+    RANDOM = "random"
+
+
+class Mechanism(StrEnum):
+    """One mechanism of `venus`, with a switch of its own for ablation."""
+
+    PRIORITY = "priority"
+    """The rank orders engine slots, prefill and retraction; off: first come, first served."""
+    PROMOTION = "promotion"
+    """A group at its last valid step goes before everything else."""
+    RESIDENCY = "residency"
+    """Three KV classes decide eviction; off: plain recency."""
+    DEMOTION = "demotion"
+    """High demand above the capacity makes the worst-ranked groups low."""
+    TIERS = "tiers"
+    """Expected tool gaps decide which pages leave the device early; off: pages leave under pressure."""
+    ADMISSION = "admission"
+    """Groups in flight follow KV pressure; off: only pacing bounds them."""
+    MIGRATION = "migration"
+    """Rollouts move between engines with their prefix."""
+    STREAMING = "streaming"
+    """The trainer runs backward on each group when it is assigned, not when the batch is whole."""
+    PREDICTOR = "predictor"
+    """Estimates of remaining work order and admit; off: only the plan's prior."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """The strategy of a job: its name, mechanisms that are switched off, and its own numbers.
+
+    `knobs` are pairs of a name that the strategy declares and its value; what is left out has the
+    strategy's published default.
+    """
+
+    strategy: StrategyName = StrategyName.VENUS
+    off: tuple[Mechanism, ...] = ()
+    knobs: tuple[tuple[str, float], ...] = ()
+
+    def has(self, mechanism: Mechanism) -> bool:
+        """Whether this mechanism is on."""
+        return mechanism not in self.off
+
+    def knob(self, name: str, default: float) -> float:
+        """The value of one of the strategy's own numbers."""
+        return next((value for key, value in self.knobs if key == name), default)
 
 
 class AfterTries(StrEnum):
@@ -89,6 +150,7 @@ class JobPlan:
     priority: Priority = Priority.NORMAL
     target_eval: float | None = None
     """Selected number of an evaluation that ends the job."""
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
     @property
     def limits(self) -> JobLimits:

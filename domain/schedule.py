@@ -78,6 +78,7 @@ class NextGroup(StrEnum):
     """Whether one more training group may start, or the first thing that forbids it."""
 
     MAY_START = "may_start"
+    """None of the others: it starts at once, unless the strategy holds it back for KV pressure."""
     JOB_NOT_RUNNING = "job_not_running"
     WAITS_FOR_ENGINE = "waits_for_engine"
     WAITS_FOR_WEIGHTS = "waits_for_weights"

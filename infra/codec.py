@@ -42,6 +42,7 @@ KINDS: Final[tuple[type[Any], ...]] = (
     wire.Sealed,
     wire.AgentRefused,
     events.SandboxReady,
+    events.TurnSampled,
     events.TurnFinished,
     events.TryFailed,
     events.RolloutClosed,

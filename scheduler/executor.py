@@ -109,7 +109,9 @@ class Executor:
                 await self._apply_hosts(connection, command, effects)
             case c.OpenGroup() | c.ForkSandboxes() | c.GradeGroup() | c.DropGroup():
                 await self._apply_group(connection, command, effects)
-            case c.PlaceRollout() | c.SetRanks() | c.EndTry() | c.CloseRollout():
+            case (
+                c.PlaceRollout() | c.SuspendRollout() | c.SetRanks() | c.EndTry() | c.CloseRollout()
+            ):
                 await self._apply_rollout(connection, command, effects)
             case (
                 c.AssignGroup()
@@ -219,13 +221,16 @@ class Executor:
     async def _apply_rollout(
         self,
         connection: AsyncConnection,
-        command: c.PlaceRollout | c.SetRanks | c.EndTry | c.CloseRollout,
+        command: c.PlaceRollout | c.SuspendRollout | c.SetRanks | c.EndTry | c.CloseRollout,
         effects: Effects,
     ) -> None:
         match command:
             case c.PlaceRollout():
                 if await coordination.raise_hop(connection, command):
                     self._place(command, effects)
+            case c.SuspendRollout():
+                gone = wire.Forget(command.rollout_id, command.hop)
+                effects.frames.append((command.host_id, command.epoch, gone))
             case c.SetRanks():
                 frame = wire.Ranks(command.ranks)
                 effects.frames.append((command.host_id, command.epoch, frame))

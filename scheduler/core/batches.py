@@ -10,7 +10,6 @@ the promoted groups; the other d keep the promise of the steps after this one. S
 from domain.commands import AssignGroup, CloseStep, ReplaceMember
 from domain.states import DropReason
 from scheduler.core.failures import drop_group
-from scheduler.core.order import order_key
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
 from scheduler.core.state import Pass
 
@@ -28,15 +27,14 @@ def fill(run: Pass, job: JobRecord) -> None:
     drop_overdue(run, job)
     job.batch_is_old = False
     batch = job.plan.groups_per_batch
-    key = order_key(job)
     waiting = [g for g in job.training_groups() if g.phase is GroupPhase.COMPLETE]
-    waiting.sort(key=lambda group: (job.last_valid_step(group), key(group)))
+    waiting.sort(key=lambda group: _place_key(job, group))
     deadlines = _unassigned_deadlines(job) if waiting else {}
     for group in waiting:
         if len(job.positions) == batch:
             break
         deadline = job.last_valid_step(group)
-        if _has_slack(job, deadlines, deadline):
+        if not job.rules.paces or _has_slack(job, deadlines, deadline):
             deadlines[deadline] -= 1
             _assign(run, job, group)
     close_if_full(run, job)
@@ -106,6 +104,8 @@ def may_all_be_trained(job: JobRecord) -> bool:
 
     A restored group whose tokens are not reported yet is estimated too old and may seem too many.
     """
+    if not job.rules.paces:
+        return True
     if any(group.is_estimated and group.is_unfinished for group in job.groups.values()):
         return True
     due = 0
@@ -126,6 +126,11 @@ def _unassigned_deadlines(job: JobRecord) -> dict[int, int]:
             deadline = job.last_valid_step(group)
             counts[deadline] = counts.get(deadline, 0) + 1
     return counts
+
+
+def _place_key(job: JobRecord, group: GroupRecord) -> tuple[int, tuple[float, int]]:
+    deadline = job.last_valid_step(group) if job.rules.paces else 0
+    return deadline, job.rules.complete_key(job, group)
 
 
 def _has_slack(job: JobRecord, deadlines: dict[int, int], deadline: int) -> bool:

@@ -36,6 +36,7 @@ from domain.events import (
     TrainerReady,
     TryFailed,
     TurnFinished,
+    TurnSampled,
 )
 from domain.ids import AttemptId, JobId
 from domain.plan import Pool
@@ -59,6 +60,7 @@ from scheduler.core import (
     watchdog,
     weights,
 )
+from scheduler.core.holdings import note_tokens
 from scheduler.core.records import JobRecord, SandboxState
 from scheduler.core.refusals import Refusal, RefusalReason
 from scheduler.core.state import Pass, State
@@ -169,7 +171,7 @@ def _fold(run: Pass, event: Event) -> None:
             hosts.join(run, event)
         case HostLost():
             hosts.lose(run, event.host_id, event.epoch, event.cause)
-        case SandboxReady() | TurnFinished() | TryFailed() | RolloutClosed():
+        case SandboxReady() | TurnSampled() | TurnFinished() | TryFailed() | RolloutClosed():
             _fold_rollout(run, event)
         case GroupGraded() | GradeFailed():
             _fold_grade(run, event)
@@ -186,7 +188,7 @@ def _fold(run: Pass, event: Event) -> None:
 
 
 def _fold_rollout(
-    run: Pass, event: SandboxReady | TurnFinished | TryFailed | RolloutClosed
+    run: Pass, event: SandboxReady | TurnSampled | TurnFinished | TryFailed | RolloutClosed
 ) -> None:
     found = run.state.find_rollout(event.rollout_id)
     assert found is not None, event.rollout_id
@@ -198,8 +200,14 @@ def _fold_rollout(
             rollout.sandbox = SandboxState.READY
             placement.wait_for_place(job, rollout)
             run.touch(job)
+        case TurnSampled():
+            note_tokens(run.state, group, rollout, event.tokens, event.shared_tokens)
+            rollout.gap_since, rollout.expected_tool_s = run.now, event.expected_tool_s
+            job.rules.on_gap(run, job, group, rollout)
         case TurnFinished():
-            rollout.turn, rollout.tokens = event.turn, event.tokens
+            note_tokens(run.state, group, rollout, event.tokens, event.shared_tokens)
+            rollout.turn, rollout.gap_since = event.turn, None
+            rollout.remaining = event.remaining or rollout.remaining
             rollout.sampled_tokens, rollout.tool_s = event.sampled_tokens, event.tool_s
             former = group.oldest_possible_version()
             rollout.oldest_version = event.oldest_version
@@ -207,6 +215,7 @@ def _fold_rollout(
                 job.batch_is_old = job.ranks_are_old = True
                 run.touch(job)
             order.rank_group(run, job, group)
+            job.rules.on_turn(run, job, group, rollout)
         case TryFailed():
             failures.fail_try(run, job, group, rollout, (event.end, event.cause))
             run.touch(job)
@@ -261,6 +270,8 @@ def _tick(run: Pass) -> None:
         evaluation.check_limits(run, job)
         forks.repeat_forks(run, job)
         watchdog.watch(run, job)
+        if job.is_running:
+            job.rules.on_tick(run, job)
         run.touch(job)
 
 

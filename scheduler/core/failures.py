@@ -71,6 +71,7 @@ def end_try(
 ) -> None:
     """Let go of what the try holds; the next try, if any, wants a sandbox."""
     let_go(run.state, job, group, rollout)
+    job.rules.on_left(run, job, group, rollout)
     run.grants_wanted = True
     job.ranks_are_old = job.batch_is_old = True
     run.emit(command)

@@ -70,7 +70,7 @@ def _next_want(run: Pass, job: JobRecord) -> Want | None:
     if evaluation.has_backlog(job):
         return None
     version = pacing.newest_version([e for e in run.state.engines_of(job) if is_current(job, e)])
-    if pacing.may_open(job, version, run.now):
+    if pacing.may_open(run, job, version):
         return Want(job, job.plan.group_size, purpose=Purpose.TRAIN)
     return None
 

@@ -38,6 +38,7 @@ def close_rollout_record(
 ) -> None:
     """Fold the end of a rollout; the last one closes its group."""
     let_go(run.state, job, group, rollout)
+    job.rules.on_left(run, job, group, rollout)
     run.grants_wanted = True
     rollout.end, rollout.is_closing = event.end, False
     rollout.tokens, rollout.sampled_tokens, rollout.turn = (
@@ -99,6 +100,8 @@ def accept_grade(run: Pass, job: JobRecord, group: GroupRecord, event: GroupGrad
     job.signal.is_waiting = False
     job.history.add_group(run.now - group.opened_at)
     group.phase = GroupPhase.COMPLETE
+    job.completed_groups += 1
+    group.completed_as = job.completed_groups
     group.usable, group.mean_reward = event.usable, event.mean_reward
     group.oldest_version = event.oldest_version
 

@@ -47,26 +47,75 @@ def move_to_node(state: State, group: GroupRecord, node: HostId | None) -> None:
     _count_on_node(state, group, held)
 
 
-def take_place(state: State, job: JobRecord, rollout: RolloutRecord, host: HostId) -> None:
+def take_place(
+    state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, host: HostId
+) -> None:
     """The rollout is on this engine host and nowhere else."""
-    leave_place(state, rollout)
+    leave_place(state, group, rollout)
     rollout.host, rollout.expected_on, rollout.is_unclaimed = host, None, False
-    state.hosts[host].load += 1
+    rollout.is_suspended, rollout.kv_from = False, None
+    engine = state.hosts[host]
+    engine.load += 1
+    group.members_on[host] = group.members_on.get(host, 0) + 1
+    first = group.members_on[host] == 1
+    engine.kv_held += _private(group, rollout) + (group.shared_tokens if first else 0)
     job.ready.pop(rollout.rollout_id, None)
 
 
-def leave_place(state: State, rollout: RolloutRecord) -> None:
+def leave_place(state: State, group: GroupRecord, rollout: RolloutRecord) -> None:
     """The rollout is on no engine host."""
-    if rollout.host is not None and (host := state.hosts.get(rollout.host)) is not None:
+    if rollout.host is None:
+        return
+    left = group.members_on.get(rollout.host, 0) - 1
+    if left > 0:
+        group.members_on[rollout.host] = left
+    else:
+        group.members_on.pop(rollout.host, None)
+    host = state.hosts.get(rollout.host)
+    if host is not None:
         host.load -= 1
-    rollout.host = None
+        host.kv_held -= _private(group, rollout) + (group.shared_tokens if left == 0 else 0)
+    rollout.host = rollout.gap_since = None
+
+
+def note_tokens(
+    state: State, group: GroupRecord, rollout: RolloutRecord, tokens: int, shared: int
+) -> None:
+    """The rollout's context has grown to `tokens`, of which the group's prefix is `shared`."""
+    if shared > group.shared_tokens:
+        _note_shared(state, group, shared)
+    host = None if rollout.host is None else state.hosts.get(rollout.host)
+    before = _private(group, rollout)
+    rollout.tokens = tokens
+    if host is not None:
+        host.kv_held += _private(group, rollout) - before
+
+
+def _note_shared(state: State, group: GroupRecord, shared: int) -> None:
+    """The prefix of the group became known: what each member is charged becomes less."""
+    for rollout in group.rollouts:
+        host = None if rollout.host is None else state.hosts.get(rollout.host)
+        if host is not None:
+            host.kv_held -= _private(group, rollout)
+            host.kv_held += max(rollout.tokens - shared, 0)
+    for host_id in group.members_on:
+        host = state.hosts.get(host_id)
+        if host is not None:
+            host.kv_held += shared - group.shared_tokens
+    group.shared_tokens = shared
+
+
+def _private(group: GroupRecord, rollout: RolloutRecord) -> int:
+    """Tokens that only this member has."""
+    return max(rollout.tokens - group.shared_tokens, 0)
 
 
 def let_go(state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:
     """Give back all that the current try holds; its placement is settled with it."""
-    leave_place(state, rollout)
+    leave_place(state, group, rollout)
     give_sandbox(state, job, group, rollout)
     rollout.expected_on, rollout.is_unclaimed = None, False
+    rollout.is_suspended, rollout.kv_from = False, None
     job.ready.pop(rollout.rollout_id, None)
     job.wanting.pop(rollout.rollout_id, None)
 

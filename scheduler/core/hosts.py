@@ -9,7 +9,7 @@ from domain.ids import AttemptId, HostId, RolloutId, attempt_of_host
 from domain.ids import host_id as host_id_of
 from domain.states import End, HostKind
 from scheduler.core import failures, forks, grading, lifecycle
-from scheduler.core.holdings import leave_place, move_to_node, take_place, take_sandbox
+from scheduler.core.holdings import leave_place, move_to_node, note_tokens, take_place, take_sandbox
 from scheduler.core.placement import placed_on, wait_for_place
 from scheduler.core.records import (
     GroupRecord,
@@ -37,7 +37,8 @@ def join(run: Pass, event: HostJoined) -> None:
     )
     was_replacing = host.state is HostState.REPLACING
     host.state = HostState.REPLACING if was_replacing else HostState.JOINED
-    host.slots = event.slots
+    host.slots, host.kv_tokens = event.slots, event.kv_tokens
+    host.may_migrate = event.may_migrate
     run.state.hosts[event.host_id] = host
     if event.kind is HostKind.NODE:
         run.state.node_epochs[host.host_id] = host.epoch
@@ -142,16 +143,17 @@ def _join_engine(
         _, group, rollout = found
         is_same = (rollout.try_, rollout.hop) == (entry.try_, entry.hop)
         if is_same and rollout.is_open and not rollout.is_closing and _may_be_on(rollout, host):
-            take_place(run.state, job, rollout, host.host_id)
+            take_place(run.state, job, group, rollout, host.host_id)
             group.engine = group.engine or host.host_id
             rollout.turn = max(rollout.turn, entry.turn)
+            note_tokens(run.state, group, rollout, max(rollout.tokens, entry.tokens), 0)
             if rollout.oldest_version is None:
                 rollout.oldest_version = entry.oldest_version
             job.ranks_are_old = job.batch_is_old = True
     kept = {(entry.rollout_id, entry.try_, entry.hop) for entry in held}
-    for _, rollout in placed_on(job, host.host_id):
+    for group, rollout in placed_on(job, host.host_id):
         if (rollout.rollout_id, rollout.try_, rollout.hop) not in kept:
-            _take_off(run, job, rollout)
+            _take_off(run, job, group, rollout)
     settle_fates(run)
 
 
@@ -163,9 +165,9 @@ def _may_be_on(rollout: RolloutRecord, host: HostRecord) -> bool:
     )
 
 
-def _take_off(run: Pass, job: JobRecord, rollout: RolloutRecord) -> None:
+def _take_off(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:
     """The rollout's engine does not hold it: it waits for a place under the same try."""
-    leave_place(run.state, rollout)
+    leave_place(run.state, group, rollout)
     rollout.expected_on = None
     if rollout.sandbox is SandboxState.READY:
         wait_for_place(job, rollout)
@@ -208,7 +210,7 @@ def _lose_engine(run: Pass, job: JobRecord, engine: HostId) -> None:
             failures.lose_try(run, job, group, rollout, (End.ENGINE_LOST, "engine_host_lost"))
             ended += 1
         else:
-            _take_off(run, job, rollout)
+            _take_off(run, job, group, rollout)
     if ended:
         failures.count_try(run, job, f"{End.ENGINE_LOST}: engine_host_lost")
     settle_fates(run)

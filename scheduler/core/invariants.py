@@ -7,6 +7,7 @@ quarantines that job.
 from domain.commands import Command, PlaceRollout, SetRanks, SyncEngine
 from domain.ids import JobId
 from domain.states import HostKind, JobState
+from kv.ranks import class_of as class_of_rank
 from scheduler.core import order, pacing
 from scheduler.core.batches import may_all_be_trained
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord, SandboxState
@@ -57,6 +58,7 @@ def _count_sandboxes(job: JobRecord, restored: bool) -> int:
 def _check_hosts(state: State) -> None:
     """In use + free = total: each counter equals what the records say."""
     loads = dict.fromkeys(state.hosts, 0)
+    held = dict.fromkeys(state.hosts, 0)
     for job in state.jobs.values():
         _hold(job.sandboxes == _count_sandboxes(job, restored=True), "sandbox count", job)
         members = [(group, r) for group in job.groups.values() for r in group.rollouts]
@@ -64,10 +66,16 @@ def _check_hosts(state: State) -> None:
             if rollout.host is not None:
                 _hold(rollout.host in loads, f"{rollout.rollout_id} on a lost host", job)
                 loads[rollout.host] += 1
+                held[rollout.host] += max(rollout.tokens - group.shared_tokens, 0)
             if group.node in loads and rollout.sandbox is not SandboxState.WANTED:
                 loads[group.node] += 1
+        for group in job.groups.values():
+            for host_id in group.members_on:
+                held[host_id] += group.shared_tokens
     for host_id, load in loads.items():
-        _hold(state.hosts[host_id].load == load, f"load of {host_id} is {load}")
+        host = state.hosts[host_id]
+        _hold(host.load == load, f"load of {host_id} is {load}")
+        _hold(host.kv_held == held[host_id], f"KV of {host_id} is {held[host_id]}")
 
 
 def _check_gang(job: JobRecord) -> None:
@@ -105,7 +113,7 @@ def _check_group(state: State, job: JobRecord, group: GroupRecord) -> None:
     for rollout in group.rollouts:
         _check_rollout(state, job, rollout)
         is_ranked = rollout.is_open and not job.ranks_are_old
-        rank_class = order.class_of_rank(rollout.rank)
+        rank_class = class_of_rank(rollout.rank)
         is_right = not is_ranked or rank_class == order.class_of(job, group)
         _hold(is_right, f"{rollout.rollout_id} is ranked outside its class", job)
 
@@ -131,6 +139,7 @@ def _check_rollout(state: State, job: JobRecord, rollout: RolloutRecord) -> None
         is_ours = host.kind is HostKind.ENGINE and host.attempt_id == job.attempt_id
         _hold(is_ours and not is_ready, f"{name} is on a foreign host", job)
         return
+    _hold(not rollout.is_suspended or is_ready, f"{name} is suspended and does not wait", job)
     is_pending = rollout.expected_on is not None or rollout.is_unclaimed
     is_moving = rollout.sandbox in (SandboxState.ASKED, SandboxState.UNKNOWN)
     is_somewhere = is_ready or is_wanting or is_moving or is_pending

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from domain.ids import EVALUATION_ORDINAL_BASE
-from domain.plan import Order
+from domain.plan import Mechanism, Order
+from kv.ranks import VALUE_SPAN, RankClass, compose
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
 from scheduler.core.state import Pass
 
@@ -19,14 +20,6 @@ share; without it groups of nearly equal estimate would swap at every turn and l
 
 AGEING_BATCHES: Final = 4
 """A group that is unfinished after this many batches becomes critical whatever its estimate."""
-
-EVALUATION, PROMOTED, CRITICAL, NORMAL = range(4)
-
-_VALUE_SPAN: Final = 10**12
-"""Upper bound of the value inside a class; ordinals and deciseconds stay below it."""
-
-_MEMBER_SPAN: Final = 4096
-"""Upper bound of members of a group, so that ranks of two groups never interleave."""
 
 
 def expected_turns(job: JobRecord, group: GroupRecord) -> int:
@@ -84,34 +77,36 @@ def choose_critical(job: JobRecord) -> None:
 def class_of(job: JobRecord, group: GroupRecord) -> int:
     """Rank class of a group; smaller runs first."""
     if not group.is_training:
-        return EVALUATION
-    if is_promoted(job, group):
-        return PROMOTED
-    return CRITICAL if group.is_critical else NORMAL
-
-
-def class_of_rank(rank: int) -> int:
-    """The class that a rank was made from."""
-    return rank // (_VALUE_SPAN * _MEMBER_SPAN)
+        return RankClass.EVALUATION
+    if not job.rules.uses_classes:
+        return RankClass.NORMAL
+    if is_promoted(job, group) and job.plan.scheduling.has(Mechanism.PROMOTION):
+        return RankClass.PROMOTED
+    return RankClass.CRITICAL if group.is_critical else RankClass.NORMAL
 
 
 def group_value(job: JobRecord, group: GroupRecord) -> int:
     """Value of a group inside its class, as a whole number."""
     if not group.is_training:
         return group.ordinal - EVALUATION_ORDINAL_BASE
-    if job.plan.order is Order.OLDEST:
+    return job.rules.value(job, group)
+
+
+def value_in(job: JobRecord, group: GroupRecord, order: Order) -> int:
+    """Place of a training group by one of the orders, as a whole number."""
+    if order is Order.OLDEST:
         return group.ordinal
-    deciseconds = min(int(eta_s(job, group) * 10.0), _VALUE_SPAN - 1)
-    return deciseconds if job.plan.order is Order.NEAREST else _VALUE_SPAN - 1 - deciseconds
+    deciseconds = min(int(eta_s(job, group) * 10.0), VALUE_SPAN - 1)
+    return deciseconds if order is Order.NEAREST else VALUE_SPAN - 1 - deciseconds
 
 
 def rank_group(run: Pass, job: JobRecord, group: GroupRecord) -> None:
     """Give the open members their ranks, longest remaining first; collect those that changed."""
-    base = class_of(job, group) * _VALUE_SPAN + group_value(job, group)
+    rank_class, value = class_of(job, group), group_value(job, group)
     # The history is the same for all members, so the longest remaining is the one with fewest turns.
     members = sorted((r for r in group.rollouts if r.is_open), key=lambda r: (r.turn, r.index))
     for place, rollout in enumerate(members):
-        rank = base * _MEMBER_SPAN + place
+        rank = compose(rank_class, value, place)
         if rank == rollout.rank:
             continue
         rollout.rank = rank
@@ -121,7 +116,8 @@ def rank_group(run: Pass, job: JobRecord, group: GroupRecord) -> None:
 
 def rank_job(run: Pass, job: JobRecord) -> None:
     """Choose the critical set anew and rank every open group."""
-    choose_critical(job)
+    if job.rules.uses_classes:
+        choose_critical(job)
     for group in job.groups.values():
         if group.phase is GroupPhase.OPEN:
             rank_group(run, job, group)

@@ -8,9 +8,13 @@ by last valid step (`batches.py`): nothing is ever too old in steady state.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 from domain.plan import OnNoSignal
 from scheduler.core.records import HostRecord, JobRecord
+
+if TYPE_CHECKING:
+    from scheduler.core.state import Pass
 
 
 def newest_version(engines: list[HostRecord]) -> int:
@@ -35,15 +39,16 @@ def open_max(job: JobRecord) -> int:
     return math.ceil(job.plan.async_ratio * job.plan.groups_per_batch)
 
 
-def may_open(job: JobRecord, version: int, now: float) -> bool:
+def may_open(run: "Pass", job: JobRecord, version: int) -> bool:
     """Whether the job may start one more training group on engines that serve `version`."""
     if version < 0 or job.committed - version > 1:
         return False
-    if _waits_for_signal(job, now) or _waits_for_success(job, now):
+    if _waits_for_signal(job, run.now) or _waits_for_success(job, run.now):
         return False
     groups = job.training_groups()
     unfinished = sum(1 for group in groups if group.is_unfinished)
-    return len(groups) < alive_max(job, version) and unfinished < open_max(job)
+    is_paced = len(groups) < alive_max(job, version) and unfinished < open_max(job)
+    return is_paced and job.rules.may_open(run, job)
 
 
 def _waits_for_signal(job: JobRecord, now: float) -> bool:

@@ -4,9 +4,9 @@ The hop rises at every placement and never restarts; a rollout is on at most one
 a host whose fate is open (a restored lease) waits for that host's snapshot or for its loss.
 """
 
-from domain.commands import PlaceRollout
+from domain.commands import PlaceRollout, SuspendRollout
 from domain.ids import HostId
-from scheduler.core.holdings import take_place
+from scheduler.core.holdings import leave_place, take_place
 from scheduler.core.records import GroupRecord, HostRecord, HostState, JobRecord, RolloutRecord
 from scheduler.core.state import Pass
 from scheduler.core.weights import is_current
@@ -21,7 +21,7 @@ def place_ready(run: Pass, job: JobRecord) -> None:
     found = [entry for entry in waiting if entry is not None]
     for _, group, rollout in sorted(found, key=lambda entry: (entry[2].rank, entry[2].rollout_id)):
         node = None if group.node is None else run.state.hosts.get(group.node)
-        engine = _choose_engine(job, group, rollout, engines)
+        engine = _choose_engine(run, job, (group, rollout), engines)
         if engine is not None and node is not None and node.is_live:
             _place(run, job, (group, rollout), (engine, node))
 
@@ -32,19 +32,65 @@ def wait_for_place(job: JobRecord, rollout: RolloutRecord) -> None:
         job.ready[rollout.rollout_id] = None
 
 
-def _choose_engine(
-    job: JobRecord, group: GroupRecord, rollout: RolloutRecord, engines: list[HostRecord]
-) -> HostRecord | None:
-    fitting = [engine for engine in engines if _may_run(job, group, rollout, engine)]
-    for engine in fitting:
-        if engine.host_id == group.engine:
-            return engine
-    return min(fitting, key=lambda engine: (engine.load, engine.host_id), default=None)
+def suspend(
+    run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, keep_kv: bool = False
+) -> None:
+    """Take a placed rollout off its engine between turns; it waits until the strategy resumes it.
+
+    Its hop stays: what the old host still sends of it is refused because it has no place.
+    """
+    assert rollout.host is not None, rollout.rollout_id
+    engine = run.state.hosts[rollout.host]
+    run.ranks.get(engine.host_id, {}).pop(rollout.rollout_id, None)
+    leave_place(run.state, group, rollout)
+    rollout.is_suspended = True
+    rollout.kv_from = engine.host_id if keep_kv else None
+    job.ready[rollout.rollout_id] = None
+    run.emit(
+        SuspendRollout(
+            rollout_id=rollout.rollout_id,
+            try_=rollout.try_,
+            hop=rollout.hop,
+            host_id=engine.host_id,
+            epoch=engine.epoch,
+            keep_kv=keep_kv,
+        )
+    )
 
 
-def _may_run(
-    job: JobRecord, group: GroupRecord, rollout: RolloutRecord, engine: HostRecord
+def resume(run: Pass, job: JobRecord, rollout: RolloutRecord) -> None:
+    """Let a suspended rollout be placed again, on whichever engine the strategy then chooses."""
+    rollout.is_suspended = False
+    run.touch(job)
+
+
+def migrate(
+    run: Pass, job: JobRecord, member: tuple[GroupRecord, RolloutRecord], target: HostRecord
 ) -> bool:
+    """Move a rollout between turns to another engine, with its pages; whether it moved."""
+    group, rollout = member
+    node = None if group.node is None else run.state.hosts.get(group.node)
+    if node is None or not node.is_live or not may_run(job, group, target):
+        return False
+    suspend(run, job, group, rollout, keep_kv=True)
+    _place(run, job, member, (target, node))
+    return True
+
+
+def _choose_engine(
+    run: Pass,
+    job: JobRecord,
+    member: tuple[GroupRecord, RolloutRecord],
+    engines: list[HostRecord],
+) -> HostRecord | None:
+    if member[1].is_suspended:
+        return None
+    fitting = [engine for engine in engines if may_run(job, member[0], engine)]
+    return job.rules.choose_engine(run, job, member, fitting) if fitting else None
+
+
+def may_run(job: JobRecord, group: GroupRecord, engine: HostRecord) -> bool:
+    """Whether rollouts of this group may be placed on this engine now."""
     if engine.state is not HostState.JOINED:
         return False
     if not group.is_training:
@@ -60,7 +106,8 @@ def _place(
     hosts: tuple[HostRecord, HostRecord],
 ) -> None:
     (group, rollout), (engine, node) = member, hosts
-    take_place(run.state, job, rollout, engine.host_id)
+    kv_from = rollout.kv_from
+    take_place(run.state, job, group, rollout, engine.host_id)
     group.engine = engine.host_id
     rollout.hop += 1
     rollout.progress_at = run.now
@@ -75,6 +122,7 @@ def _place(
             node=node.host_id,
             node_epoch=node.epoch,
             rank=rollout.rank,
+            kv_from=kv_from,
         )
     )
 

@@ -7,13 +7,17 @@ records are plain data; the rules that change them live in the module named afte
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from domain.events import Remaining
 from domain.ids import AttemptId, GroupId, HostId, RolloutId
 from domain.plan import JobPlan
 from domain.policy import PolicyRef
 from domain.states import INFRASTRUCTURE_ENDS, Desired, End, HostKind, JobState, Purpose
 from scheduler.core.history import History
+
+if TYPE_CHECKING:
+    from scheduler.core.strategies.rules import Rules
 
 LOST_ENDS: Final = INFRASTRUCTURE_ENDS | {End.CANCELLED}
 """Ends whose rollouts have no trajectory that could be trained or scored."""
@@ -74,6 +78,15 @@ class RolloutRecord:
     asked_at: float = 0.0
     progress_at: float = 0.0
     rank: int = 0
+    gap_since: float | None = None
+    """When the tool that runs now began; None while it waits or generates."""
+    expected_tool_s: float = 0.0
+    remaining: Remaining | None = None
+    """The newest learned estimate."""
+    is_suspended: bool = False
+    """On no engine by the strategy's decision; it waits in `ready` until the strategy lets it go on."""
+    kv_from: HostId | None = None
+    """Engine host that still holds its pages after a suspension."""
 
     @property
     def is_open(self) -> bool:
@@ -114,6 +127,12 @@ class GroupRecord:
     position: int | None = None
     staleness: int = 0
     is_critical: bool = False
+    completed_as: int = 0
+    """Its place among the job's completed groups."""
+    shared_tokens: int = 0
+    """Length of the prefix that all members have."""
+    members_on: dict[HostId, int] = field(default_factory=dict)
+    """Members placed on each engine host: the shared prefix is charged once there."""
     is_estimated: bool = False
     """Restored while open: versions of its members' tokens are unknown until they are reported."""
     progress_at: float = 0.0
@@ -164,6 +183,11 @@ class HostRecord:
     version: int = -1
     load: int = 0
     """Engine: rollouts placed on it. Node: sandboxes asked of it."""
+    kv_tokens: int = 0
+    """Engine: tokens that its device tier holds; 0 when unknown."""
+    kv_held: int = 0
+    """Engine: context tokens of the rollouts placed on it, shared prefixes once (`holdings.py`)."""
+    may_migrate: bool = False
     syncing: int | None = None
     sync_asked_at: float = 0.0
     sync_failures: int = 0
@@ -261,6 +285,7 @@ class JobRecord:
     probe_after: float = 0.0
     """Once a whole batch of tries failed in a row, no training group opens before this time."""
     history: History = field(default_factory=History)
+    completed_groups: int = 0
     trainer_losses: int = 0
     engine_losses: int = 0
     pause_wanted: str | None = None
@@ -279,6 +304,15 @@ class JobRecord:
     ranks_are_old: bool = True
     batch_is_old: bool = True
     """A group completed, left or changed its last valid step since positions were last filled."""
+
+    rules: "Rules" = field(init=False)
+    """Of the job's strategy, with its soft state."""
+
+    def __post_init__(self) -> None:
+        """Rules are made here so that no record is ever without them."""
+        from scheduler.core.strategies import rules_for
+
+        self.rules = rules_for(self.plan.scheduling)
 
     @property
     def attempt_id(self) -> AttemptId:

@@ -30,6 +30,7 @@ from domain.events import (
     TrainerReady,
     TryFailed,
     TurnFinished,
+    TurnSampled,
 )
 from domain.ids import attempt_of_host
 from domain.states import Desired, HostKind, JobState
@@ -78,7 +79,7 @@ def check(state: State, event: Event) -> Refusal | None:
             return _check_budget(state, event)
         case HostJoined() | HostLost():
             return _check_host(state, event)
-        case SandboxReady() | TurnFinished() | TryFailed() | RolloutClosed():
+        case SandboxReady() | TurnSampled() | TurnFinished() | TryFailed() | RolloutClosed():
             return _check_rollout(state, event)
         case GroupGraded() | GradeFailed():
             return _check_grade(state, event)
@@ -132,7 +133,7 @@ def _check_host(state: State, event: HostJoined | HostLost) -> Refusal | None:
 
 
 def _check_rollout(
-    state: State, event: SandboxReady | TurnFinished | TryFailed | RolloutClosed
+    state: State, event: SandboxReady | TurnSampled | TurnFinished | TryFailed | RolloutClosed
 ) -> Refusal | None:
     found = state.find_rollout(event.rollout_id)
     if found is None:
@@ -156,7 +157,7 @@ def _check_rollout(
         return None
     if event.hop != rollout.hop and not is_reread:
         return Refusal(RefusalReason.HOP, f"{event.hop} is not {rollout.hop}")
-    if isinstance(event, TurnFinished):
+    if isinstance(event, TurnFinished | TurnSampled):
         if rollout.host is None:
             return Refusal(RefusalReason.HOP, "its placement was lost")
         return DUPLICATE if event.turn <= rollout.turn else None

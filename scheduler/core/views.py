@@ -1,10 +1,12 @@
 """Frozen snapshots of a job for the API and for people; the core itself never reads them."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from domain.ids import GroupId, HostId, JobId, RolloutId
 from domain.schedule import Lane, NextGroup, RolloutStage, WaitReason
 from domain.states import HostKind, JobState
+from kv.ranks import RankClass
 from scheduler.core import gangs, order, pacing, waits
 from scheduler.core.holdings import sandboxes_free
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord
@@ -201,26 +203,36 @@ def lane_of(job: JobRecord, group: GroupRecord) -> Lane:
         return Lane.EVALUATION
     if group.phase is GroupPhase.COMPLETE:
         return Lane.COMPLETE
-    if order.is_promoted(job, group):
-        return Lane.PROMOTED
-    return Lane.CRITICAL if group.is_critical else Lane.NORMAL
+    return _LANES[RankClass(order.class_of(job, group))]
+
+
+_LANES: Final = {
+    RankClass.EVALUATION: Lane.EVALUATION,
+    RankClass.PROMOTED: Lane.PROMOTED,
+    RankClass.CRITICAL: Lane.CRITICAL,
+    RankClass.NORMAL: Lane.NORMAL,
+}
+"""Lane of an unfinished group by the class that it is ranked in."""
+
+
+def _served(group: GroupRecord) -> tuple[int, int]:
+    """By the ranks that its rollouts have: a strategy is not asked again, it might learn from it."""
+    members = group.open_rollouts() or group.rollouts
+    return min(rollout.rank for rollout in members), group.ordinal
 
 
 def _lanes(job: JobRecord) -> dict[Lane, list[GroupRecord]]:
     lanes: dict[Lane, list[GroupRecord]] = {lane: [] for lane in Lane}
     for group in job.groups.values():
         lanes[lane_of(job, group)].append(group)
-    key = order.order_key(job)
     for lane, groups in lanes.items():
         match lane:
-            case Lane.EVALUATION:
-                groups.sort(key=lambda group: group.ordinal)
             case Lane.ASSIGNED:
                 groups.sort(key=lambda group: (group.position or 0, group.ordinal))
             case Lane.COMPLETE:
-                groups.sort(key=lambda group: (job.last_valid_step(group), *key(group)))
+                groups.sort(key=lambda g: (job.last_valid_step(g), g.completed_as, g.ordinal))
             case _:
-                groups.sort(key=key)
+                groups.sort(key=_served)
     return lanes
 
 

@@ -1,11 +1,13 @@
 """Why a rollout waits, and why no further group starts: one closed reason each, with its numbers.
 
-Reads the state and changes nothing. The reasons follow the rules that decide (`forks.py`,
-`placement.py`, `grading.py`, `batches.py`, `pacing.py`), in the order in which those are met.
+Reads the state and changes nothing; it asks no strategy, whose hooks may learn from being asked, or a
+look at a schedule would change what is decided after it. The reasons follow the rules that decide
+(`forks.py`, `placement.py`, `grading.py`, `batches.py`, `pacing.py`), in the order in which they do.
 """
 
 from dataclasses import dataclass
 
+from domain.plan import OnNoSignal
 from domain.schedule import NextGroup, WaitReason
 from domain.states import JobState
 from scheduler.core import evaluation, pacing
@@ -47,7 +49,7 @@ def wait_of(
         case SandboxState.ASKED:
             return Wait(WaitReason.SANDBOX_STARTS, (("asked_at", rollout.asked_at),))
         case _:
-            return _without_place(state, job, group)
+            return _without_place(state, job, group, rollout)
 
 
 def next_group(state: State, job: JobRecord, now: float) -> tuple[NextGroup, Numbers]:
@@ -67,9 +69,11 @@ def next_group(state: State, job: JobRecord, now: float) -> tuple[NextGroup, Num
     alive_max = pacing.alive_max(job, version)
     if len(groups) >= alive_max:
         return NextGroup.STALENESS, (("alive", len(groups)), ("max", alive_max))
-    if not pacing.may_open(job, version, now):
-        if job.signal.is_waiting:
-            return NextGroup.WAITS_FOR_SIGNAL, (("until", job.signal.probe_after),)
+    is_probing = unfinished > 0
+    waits_for_signal = job.signal.is_waiting and job.plan.on_no_signal is OnNoSignal.WAIT
+    if waits_for_signal and (is_probing or now < job.signal.probe_after):
+        return NextGroup.WAITS_FOR_SIGNAL, (("until", job.signal.probe_after),)
+    if pacing.is_failing(job) and (is_probing or now < job.probe_after):
         return NextGroup.WAITS_FOR_SUCCESS, (("until", job.probe_after),)
     if evaluation.has_backlog(job):
         return NextGroup.EVALUATION, ()
@@ -131,10 +135,18 @@ def _without_sandbox(
     return Wait(WaitReason.WAITS_FOR_SANDBOX, numbers)
 
 
-def _without_place(state: State, job: JobRecord, group: GroupRecord) -> Wait:
+def _without_place(
+    state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRecord
+) -> Wait:
     engines = state.engines_of(job)
     if not engines:
         return Wait(WaitReason.WAITS_FOR_ENGINE)
+    if rollout.is_suspended:
+        held = ("kv_held", sum(engine.kv_held for engine in engines))
+        return Wait(
+            WaitReason.PAUSED_BY_PRESSURE,
+            (held, ("kv_tokens", sum(engine.kv_tokens for engine in engines))),
+        )
     if not state.nodes():
         return Wait(WaitReason.WAITS_FOR_NODE, (("nodes", 0),))
     if group.is_training:

@@ -10,8 +10,10 @@ from domain.ids import HostId, RolloutId, host_id, node_host_id
 from domain.plan import EvaluationPlan, OnNoSignal, Pool
 from domain.schedule import Lane, NextGroup, RolloutStage, WaitReason
 from domain.states import Desired, End, JobState
+from scheduler.core import placement, waits
 from scheduler.core.coordinator import Coordinator
 from scheduler.core.records import JobRecord, SandboxState
+from scheduler.core.state import Pass
 from scheduler.core.views import ScheduleView, view_schedule
 from tests.simulation.driver import Workload, World
 from tests.simulation.plans import POOL, plan
@@ -170,3 +172,19 @@ def test_only_the_first_groups_are_listed_and_all_are_counted() -> None:
     assert len(whole.groups) > 1
     assert short.groups == whole.groups[:1]
     assert short.lanes == whole.lanes
+
+
+def test_a_rollout_that_was_taken_off_its_engine_says_how_full_the_engines_are() -> None:
+    world = Watched(POOL)
+    submitted = world.submit(JOB)
+    world.run(lambda: bool(world.reasons[WaitReason.RUNNING]))
+    assert world.leader is not None
+    state = world.leader.state
+    job = state.jobs[submitted.plan.job_id]
+    group, rollout = next(
+        (g, r) for g in job.groups.values() for r in g.rollouts if r.host is not None
+    )
+    placement.suspend(Pass(state, world.now), job, group, rollout)
+    wait = waits.wait_of(state, job, group, rollout, world.now)
+    assert wait.reason is WaitReason.PAUSED_BY_PRESSURE
+    assert [name for name, _ in wait.numbers] == ["kv_held", "kv_tokens"]

@@ -5,6 +5,7 @@ from typing import Any
 
 from domain.commands import SetRanks
 from domain.plan import EvaluationPlan, Order
+from kv.ranks import RankClass
 from scheduler.core import order
 from tests.simulation.plans import plan
 from tests.unit.scheduler.core.bench import Bench, gid
@@ -97,9 +98,9 @@ def test_ranks_put_evaluation_before_promoted_before_critical_before_normal() ->
     bench = Bench.running(plan(evaluation=EvaluationPlan(1, 1, None), max_staleness=0))
     evaluated = next(g for g in bench.job().groups.values() if not g.is_training)
     classes = {order.class_of(bench.job(), g) for g in bench.job().training_groups()}
-    assert order.class_of(bench.job(), evaluated) == order.EVALUATION
-    assert classes == {order.PROMOTED}
-    assert order.EVALUATION < order.PROMOTED < order.CRITICAL < order.NORMAL
+    assert order.class_of(bench.job(), evaluated) == RankClass.EVALUATION
+    assert classes == {RankClass.PROMOTED}
+    assert list(RankClass) == sorted(RankClass)
 
 
 def test_inside_a_group_the_longest_remaining_runs_first() -> None:

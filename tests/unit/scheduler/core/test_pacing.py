@@ -5,6 +5,7 @@ import pytest
 from domain.commands import OpenGroup
 from domain.events import JobSubmitted
 from scheduler.core import pacing
+from scheduler.core.state import Pass
 from tests.simulation.plans import plan, pool
 from tests.unit.scheduler.core.bench import Bench
 
@@ -68,4 +69,5 @@ def test_groups_wait_for_room_for_all_their_sandboxes() -> None:
 
 def test_nothing_starts_without_an_engine_that_has_weights() -> None:
     assert pacing.newest_version([]) == -1
-    assert not pacing.may_open(Bench.running().job(), -1, 0.0)
+    bench = Bench.running()
+    assert not pacing.may_open(Pass(bench.core.state, 0.0), bench.job(), -1)
