@@ -25,11 +25,11 @@ from stores.unit_of_work import Database, LeaderFence
 GROUPS_SHOWN_MAX: Final = 200
 """Groups of one answer, in order; lanes count the rest. A person reads a screen of them."""
 
-GROUPS_KEPT_MAX: Final = 2_000
-"""Live groups of a job whose rollouts can be asked for: far above a x B of the largest job."""
+GROUPS_KEPT_MAX: Final = 500
+"""Live groups of a job whose rollouts can be asked for, in order: a x B of a very large job."""
 
-ROLLOUTS_SEEN_MAX: Final = 5_000
-"""Rollouts looked at in one pass, some 10 ms of the decision loop; larger pools take several."""
+ROLLOUTS_SEEN_MAX: Final = 2_000
+"""Rollouts after which a pass ends, some 30 ms of the decision loop; larger pools take several."""
 
 GROUPS_WRITTEN_MAX: Final = 300
 """Groups written in one pass: the transaction holds the leader's fence and must stay short."""
