@@ -1,1 +1,1 @@
-"""Unit tests of the scheduler."""
+"""Tests of the simulator."""
