@@ -15,6 +15,7 @@ from api.edge import Edge
 from api.environments.routes import router as environments_router
 from api.gateway import Gateway
 from api.jobs.routes import router as jobs_router
+from api.jobs.schedule import router as schedule_router
 from api.logs.routes import router as logs_router
 from api.models.routes import router as models_router
 from api.operations.routes import router as operations_router
@@ -63,6 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         tenancy_router,
         environments_router,
         jobs_router,
+        schedule_router,
         rollouts_router,
         logs_router,
         billing_router,

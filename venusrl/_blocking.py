@@ -112,6 +112,9 @@ class Jobs(Surface[AsyncJobs]):
     metrics = blocking(AsyncJobs.metrics)
     evaluations = blocking(AsyncJobs.evaluations)
     progress = blocking(AsyncJobs.progress)
+    schedule = blocking(AsyncJobs.schedule)
+    schedule_of = blocking(AsyncJobs.schedule_of)
+    profile = blocking(AsyncJobs.profile)
     bill = blocking(AsyncJobs.bill)
     ledger = blocking(AsyncJobs.ledger)
 

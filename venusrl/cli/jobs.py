@@ -24,12 +24,15 @@ from venusrl.cli.output import (
     write_log,
     write_table,
 )
+from venusrl.cli.schedule import profile, schedule
 
 if TYPE_CHECKING:
     from venusrl.client import Client
     from venusrl.models.jobs import EvaluatedEnvironment, Evaluation, Event, Job
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(schedule)
+app.command()(profile)
 
 SpecFile = Annotated[
     Path, typer.Argument(dir_okay=False, help="Job spec, YAML or JSON; - is standard input.")

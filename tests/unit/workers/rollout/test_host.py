@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from domain.engine import Finish
+from domain.engine import Finish, PauseMode
 from domain.events import HeldRollout, RolloutClosed, TryFailed, TurnFinished
 from domain.ids import HostId, OrganizationId, RolloutId, rollout_id
 from domain.policy import PolicyRef
@@ -331,3 +331,36 @@ async def test_figures_name_slots_versions_and_tokens_per_second(desk: Desk) -> 
     assert figures["policy_version"] == 3.0
     assert figures["held"] == 0.0
     assert all(isinstance(value, float) for value in figures.values())
+
+
+async def test_phases_say_what_each_rollout_does(tmp_path: Path, clock: ManualClock) -> None:
+    desk = await desk_of(tmp_path, clock, "c1+1;", SLOW)
+    desk.closer.gate.clear()
+    await desk.engine.pause(PauseMode.KEEP)
+    desk.host.on_frame(place())
+    assert desk.host.phases() == {ROLLOUT: "attaching"}
+    await eventually(lambda: desk.engine.stats().waiting == 1)
+    assert desk.host.phases() == {ROLLOUT: "waits_for_weights"}
+    await desk.engine.resume()
+    desk.host.on_frame(place(rollout_id=rollout_id(GROUP, 1)))
+    await eventually(lambda: desk.engine.stats().active == 2)
+    assert set(desk.host.phases().values()) == {"running"}
+    clock.advance(10.0)
+    await eventually(lambda: set(desk.host.phases().values()) == {"saving"})
+    desk.closer.gate.set()
+    await eventually(lambda: desk.host.phases() == {})
+    await desk.host.close()
+
+
+@pytest.mark.parametrize(
+    ("active", "paused", "reason"),
+    [(8, False, "waits_for_slot"), (3, False, "waits_for_kv"), (3, True, "waits_for_weights")],
+)
+async def test_a_turn_without_a_slot_says_what_the_engine_lacks(
+    desk: Desk, active: int, paused: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await started(desk, place())
+    stats = replace(desk.engine.stats(), slots=8, active=active, paused=paused)
+    monkeypatch.setattr(desk.engine, "stats", lambda: stats)
+    monkeypatch.setattr(desk.engine, "waiting", lambda: (ROLLOUT,))
+    assert desk.host.phases() == {ROLLOUT: reason}
