@@ -10,7 +10,7 @@ from typing import Final
 
 from kv.eviction import victims
 from kv.gaps import GapHistory, is_worth_keeping, room_value
-from kv.ranks import group_part
+from kv.ranks import class_of
 from kv.residency import choose
 from kv.rules import Eviction, Gaps, KvRules
 from kv.ttl import ttl_s
@@ -97,7 +97,7 @@ class Room:
         device = self.device
         claimants = [s for s in self.streams.values() if s.pages and s.phase is Phase.GAP]
         claimants.extend(waiting)
-        claimants.sort(key=_by_group)
+        claimants.sort(key=_by_claim)
         seen: set[int] = set()
         held = self._held_by(active, seen)
         full_s = self.physics.decode_step_s(self.physics.kv_capacity_tokens)
@@ -216,6 +216,6 @@ class Room:
         return self.device.free - before
 
 
-def _by_group(stream: Stream) -> tuple[int, bool, int, int]:
-    """By rank; among members of a group those with pages first, or they would swap at every turn."""
-    return group_part(stream.rank), stream.pages == 0, stream.rank, stream.key
+def _by_claim(stream: Stream) -> tuple[int, bool, int, int]:
+    """By class; in a class those with pages first, or turns would push each other out for nothing."""
+    return class_of(stream.rank), stream.pages == 0, stream.rank, stream.key

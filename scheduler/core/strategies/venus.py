@@ -3,10 +3,17 @@
 `scheduling.md` sections 2 to 6; every mechanism has a switch (`domain.plan.Mechanism`).
 """
 
+from typing import Final
+
+from domain.plan import Mechanism
 from scheduler.core import migration, order
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.state import Pass
 from scheduler.core.strategies.rules import Rules
+
+PRESSURE_STOP: Final = 2.0
+"""Contexts in flight over the device tiers above which no further group starts: what waits is then as
+much as what runs, and a later start samples with newer weights."""
 
 
 class Venus(Rules):
@@ -21,6 +28,15 @@ class Venus(Rules):
     def complete_key(self, job: JobRecord, group: GroupRecord) -> tuple[float, int]:
         """By the job's order."""
         return order.order_key(job)(group)
+
+    def may_open(self, run: Pass, job: JobRecord) -> bool:
+        """While the contexts in flight are not too far above what the engines hold."""
+        if not self.scheduling.has(Mechanism.ADMISSION):
+            return True
+        engines = run.state.engines_of(job)
+        held = sum(engine.kv_held for engine in engines)
+        capacity = sum(engine.kv_tokens for engine in engines)
+        return not capacity or held <= PRESSURE_STOP * capacity
 
     def choose_engine(
         self,
