@@ -30,6 +30,11 @@ OVERTAKEN_MAX: Final = 8
 """Jobs of other tenants that may start before one that does not fit yet: what it cannot use is lent,
 and what it waits for is bounded."""
 
+FORECAST_MAX: Final = 32
+"""Places of the line whose start is predicted: errors add up from place to place, and so does the work."""
+
+FAR: Final = forecast.Start(None, f"more than {FORECAST_MAX} jobs wait before it")
+
 YIELDS: Final = "yields to a job within its organization's guarantee"
 """Reason of a job that drains because it borrowed; it queues again by itself."""
 
@@ -42,21 +47,20 @@ LEAVING_STATES: Final = frozenset({JobState.PAUSING, JobState.CANCELLING})
 
 def engines_held(state: State) -> float:
     """Engines of the pool that gangs hold."""
-    return room.held(state.pool, map(room.holding_of, room.holders(state))).engines
+    return _taken(state).amounts().engines
 
 
 def never_fits(state: State, job: JobRecord) -> str | None:
     """Why the whole empty pool could not hold the job's gang."""
-    lack = room.lack(state.pool, [], room.least(job))
+    lack = room.lack(room.Tally(state.pool), room.least(job))
     if lack is None:
         return None
     return f"never_fits: needs {lack.needs:g} {lack.noun}, the pool has {lack.free:g}"
 
 
-def missing_now(state: State, job: JobRecord) -> str | None:
+def missing_now(taken: room.Tally, job: JobRecord) -> str | None:
     """Which part of the gang is taken by others at the moment."""
-    held = map(room.holding_of, room.holders(state))
-    lack = room.lack(state.pool, held, room.least(job))
+    lack = room.lack(taken, room.least(job))
     if lack is None:
         return None
     return f"waits for {lack.noun}: needs {lack.needs:g}, {max(lack.free, 0):g} of the pool free"
@@ -71,10 +75,10 @@ def grant_gangs(run: Pass) -> None:
     """Grant in line order, then show each waiting job its position, reason and predicted start."""
     line = _line_up(run)
     while (job := line.take_first()) is not None:
-        missing = missing_now(run.state, job)
+        missing = missing_now(line.taken, job)
         if missing is None and line.may_pass(job):
             _grant(run, job, line.engines_for(job))
-            line.note_passed(job)
+            line.note_granted(job)
             continue
         line.blocked.append((job, missing or "waits for the jobs before it"))
         if missing is not None and job.plan.job_id in line.guaranteed:
@@ -113,8 +117,11 @@ class _Line:
     run: Pass
     queues: dict[OrganizationId, deque[JobRecord]]
     amounts: dict[OrganizationId, Amounts]
-    gangs: dict[OrganizationId, list[room.Holding]]
-    """A guarantee is of gangs: sandboxes that a running job borrowed do not use it up."""
+    capacity: Amounts
+    taken: room.Tally
+    """Gangs that are really held."""
+    gangs: dict[OrganizationId, room.Tally] = field(default_factory=dict)
+    """Of each tenant. A guarantee is of gangs: sandboxes that a running job borrowed do not use it up."""
     blocked: list[tuple[JobRecord, str]] = field(default_factory=list)
     """Jobs that go on waiting, in line order, each with its reason."""
     guaranteed: dict[JobId, None] = field(default_factory=dict)
@@ -129,9 +136,9 @@ class _Line:
         tenant = job.plan.organization_id
         if self._is_guaranteed(job):
             self.guaranteed[job.plan.job_id] = None
-        wanted = room.held(self.run.state.pool, [room.least(job)])
+        wanted = self.gangs_of(job).needs(room.least(job))
         self.amounts[tenant] = self.amounts.get(tenant, NOTHING) + wanted
-        self.gangs.setdefault(tenant, []).append(room.least(job))
+        self.gangs_of(job).add(room.least(job))
         self.queues[tenant].popleft()
         return job
 
@@ -146,8 +153,9 @@ class _Line:
             for other, _ in self.blocked
         )
 
-    def note_passed(self, job: JobRecord) -> None:
+    def note_granted(self, job: JobRecord) -> None:
         """The job started; those before it that still wait were overtaken once more."""
+        self.taken.add(room.holding_of(job))
         overtaken = self.run.state.tenancy.overtaken
         overtaken.pop(job.plan.job_id, None)
         for other, _ in self.blocked:
@@ -159,7 +167,7 @@ class _Line:
         if self.blocked:
             return least
         owed = sum(queue[0].plan.engines_min for queue in self._other_queues(job))
-        free = room.engines_free(self.run.state, job)
+        free = room.engines_free(self.taken, job)
         return max(min(job.plan.engines_max, free - owed), least)
 
     def _other_queues(self, job: JobRecord) -> list[deque[JobRecord]]:
@@ -168,15 +176,20 @@ class _Line:
 
     def _key(self, job: JobRecord) -> tuple[bool, float, int, JobId]:
         tenant = job.plan.organization_id
-        amounts = self.amounts.get(tenant, NOTHING)
-        share = room.shares(self.run.state, {tenant: amounts})[tenant]
+        share = fair_share.dominant_share(self.amounts.get(tenant, NOTHING), self.capacity)
         due = self.run.state.tenancy.ledger.due(tenant, self.run.now, share)
         return not self._is_guaranteed(job), due, job.arrival, job.plan.job_id
 
     def _is_guaranteed(self, job: JobRecord) -> bool:
-        tenant, pool = job.plan.organization_id, self.run.state.pool
-        held = room.held(pool, [*self.gangs.get(tenant, []), room.least(job)])
-        return fair_share.is_guaranteed(fair_share.share_of(pool, tenant), held)
+        share = fair_share.share_of(self.run.state.pool, job.plan.organization_id)
+        gangs = self.gangs_of(job)
+        return share.engines > 0 and fair_share.is_guaranteed(
+            share, gangs.amounts() + gangs.needs(room.least(job))
+        )
+
+    def gangs_of(self, job: JobRecord) -> room.Tally:
+        """Gangs of the job's tenant, those counted as granted with them."""
+        return self.gangs.setdefault(job.plan.organization_id, room.Tally(self.run.state.pool))
 
 
 def _line_up(run: Pass) -> _Line:
@@ -192,13 +205,17 @@ def _line_up(run: Pass) -> _Line:
             queues.setdefault(job.plan.organization_id, deque()).append(job)
         else:
             _show(run, job, (parked, None), forecast.Start(None, parked))
-    amounts = room.by_tenant(run.state)
-    shares = room.shares(run.state, amounts)
+    amounts, most = room.by_tenant(run.state), room.shared_capacity(run.state)
+    shares = {tenant: fair_share.dominant_share(one, most) for tenant, one in amounts.items()}
     fair_share.observe(run.state.tenancy, run.state.pool, shares, queues, run.now)
-    gangs: dict[OrganizationId, list[room.Holding]] = {}
+    line = _Line(run, queues, amounts, most, _taken(run.state))
     for job in room.holders(run.state):
-        gangs.setdefault(job.plan.organization_id, []).append(room.holding_of(job))
-    return _Line(run, queues, amounts, gangs)
+        line.gangs_of(job).add(room.holding_of(job))
+    return line
+
+
+def _taken(state: State) -> room.Tally:
+    return room.Tally.of(state.pool, map(room.holding_of, room.holders(state)))
 
 
 def _grant(run: Pass, job: JobRecord, engines: int) -> None:
@@ -239,7 +256,8 @@ def _reclaim(run: Pass, line: _Line) -> None:
 
 def _fit(run: Pass, staying: list[JobRecord], promised: list[room.Holding]) -> bool:
     held = [room.holding_of(job) for job in staying]
-    return room.lack(run.state.pool, [*held, *promised[:-1]], promised[-1]) is None
+    taken = room.Tally.of(run.state.pool, [*held, *promised[:-1]])
+    return room.lack(taken, promised[-1]) is None
 
 
 def _borrower(run: Pass, staying: list[JobRecord]) -> JobRecord | None:
@@ -249,10 +267,11 @@ def _borrower(run: Pass, staying: list[JobRecord]) -> JobRecord | None:
     for job in staying:
         tenant = job.plan.organization_id
         mine = [room.holding_of(one) for one in staying if one.plan.organization_id == tenant]
+        held = room.Tally.of(pool, mine).amounts()
         is_asked = job.desired is Desired.RUN and job.pause_wanted is None
         if job.state not in YIELDING_STATES or not is_asked:
             continue
-        if not fair_share.is_guaranteed(fair_share.share_of(pool, tenant), room.held(pool, mine)):
+        if not fair_share.is_guaranteed(fair_share.share_of(pool, tenant), held):
             rank = (ledger.due(tenant, run.now), CLASSES.index(job.plan.priority), job.arrival)
             found.append((rank, job.plan.job_id, job))
     return max(found, default=(None, None, None), key=lambda one: one[:2])[2]
@@ -265,12 +284,13 @@ def _show_line(run: Pass, line: _Line) -> None:
 
     def fits(job_id: JobId, holding: tuple[JobId, ...]) -> bool:
         beside = [room.holding_of(jobs[one]) for one in holding]
-        return room.lack(run.state.pool, beside, room.least(jobs[job_id])) is None
+        return room.lack(room.Tally.of(run.state.pool, beside), room.least(jobs[job_id])) is None
 
-    waiting = [(job.plan.job_id, _runs_s(run, job)) for job, _ in line.blocked]
+    first = [job for job, _ in line.blocked[:FORECAST_MAX]]
+    waiting = [(job.plan.job_id, _runs_s(run, job)) for job in first]
     starts = forecast.starts(waiting, held, run.now, fits) if waiting else {}
     for position, (job, reason) in enumerate(line.blocked, start=1):
-        _show(run, job, (reason, position), starts[job.plan.job_id])
+        _show(run, job, (reason, position), starts.get(job.plan.job_id, FAR))
 
 
 def _runs_s(run: Pass, job: JobRecord) -> float | None:

@@ -5,13 +5,13 @@ as the largest of them holds. Everything else adds up.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from domain.ids import AttemptId, OrganizationId
 from domain.plan import JobPlan, Pool
 from domain.states import HostKind
-from scheduler.core.fair_share import NOTHING, RESOURCES, Amounts, dominant_share, sandbox_size
+from scheduler.core.fair_share import NOTHING, RESOURCES, Amounts, sandbox_size
 from scheduler.core.records import JobRecord
 from scheduler.core.state import State
 
@@ -79,40 +79,71 @@ def capacity(pool: Pool) -> Amounts:
     )
 
 
-def held(pool: Pool, holdings: Iterable[Holding]) -> Amounts:
-    """What these hold together."""
-    found = list(holdings)
-    shared: dict[str, int] = {}
-    for one in found:
-        base = one.plan.engine_use.base
-        if base is not None:
-            shared[base] = max(shared.get(base, 0), one.engines)
-    whole = sum(one.engines for one in found if one.plan.engine_use.base is None)
-    return Amounts(
-        trainers=len(found),
-        engines=whole + sum(shared.values()),
-        sandboxes=sum(one.sandboxes for one in found),
-        sandbox_bytes=sum(one.sandboxes * _bytes_each(pool, one) for one in found),
-    )
+@dataclass(slots=True)
+class Tally:
+    """What holdings take together, counted as they come."""
+
+    pool: Pool
+    trainers: int = 0
+    whole: int = 0
+    shared: dict[str, int] = field(default_factory=dict)
+    """Engines of each base model that jobs share."""
+    sandboxes: int = 0
+    sandbox_bytes: int = 0
+
+    @classmethod
+    def of(cls, pool: Pool, holdings: Iterable[Holding]) -> "Tally":
+        """The tally of these."""
+        found = cls(pool)
+        for one in holdings:
+            found.add(one)
+        return found
+
+    def add(self, one: Holding) -> None:
+        """Count one more."""
+        base = _base(one)
+        self.trainers += 1
+        self.sandboxes += one.sandboxes
+        self.sandbox_bytes += one.sandboxes * _bytes_each(self.pool, one)
+        if base is None:
+            self.whole += one.engines
+        else:
+            self.shared[base] = max(self.shared.get(base, 0), one.engines)
+
+    def amounts(self) -> Amounts:
+        """All of it."""
+        return Amounts(
+            trainers=self.trainers,
+            engines=self.whole + sum(self.shared.values()),
+            sandboxes=self.sandboxes,
+            sandbox_bytes=self.sandbox_bytes,
+        )
+
+    def needs(self, wanted: Holding) -> Amounts:
+        """What this holding would take beside the counted ones: engines of its base are there already."""
+        there = self.shared.get(_base(wanted) or "", 0)
+        return Amounts(
+            trainers=1,
+            engines=max(wanted.engines - there, 0),
+            sandboxes=wanted.sandboxes,
+            sandbox_bytes=wanted.sandboxes * _bytes_each(self.pool, wanted),
+        )
 
 
-def lack(pool: Pool, holdings: Iterable[Holding], wanted: Holding) -> Lack | None:
-    """The first resource that this holding would overdraw beside those; None when it fits."""
-    beside = list(holdings)
-    before, after = held(pool, beside).values(), held(pool, [*beside, wanted]).values()
-    for name, most, had, has in zip(RESOURCES, capacity(pool).values(), before, after, strict=True):
-        if has > most and (name not in OPTIONAL or most > 0):
-            return Lack(name, has - had, most - had)
+def lack(taken: Tally, wanted: Holding) -> Lack | None:
+    """The first resource that this holding would overdraw beside those taken; None when it fits."""
+    capacities, needs = capacity(taken.pool).values(), taken.needs(wanted).values()
+    parts = zip(RESOURCES, capacities, taken.amounts().values(), needs, strict=True)
+    for name, most, had, more in parts:
+        if had + more > most and (name not in OPTIONAL or most > 0):
+            return Lack(name, more, most - had)
     return None
 
 
-def engines_free(state: State, job: JobRecord) -> int:
+def engines_free(taken: Tally, job: JobRecord) -> int:
     """Engines that the job's gang could hold now, those that others of its base hold already with them."""
-    holdings = [holding_of(one) for one in holders(state)]
-    base = job.plan.engine_use.base
-    of_base = [one.engines for one in holdings if base is not None and base == _base(one)]
-    taken = held(state.pool, holdings).engines
-    return state.pool.engines - int(taken) + max(of_base, default=0)
+    there = taken.shared.get(job.plan.engine_use.base or "", 0)
+    return taken.pool.engines - int(taken.amounts().engines) + there
 
 
 def by_tenant(state: State) -> dict[OrganizationId, Amounts]:
@@ -121,15 +152,15 @@ def by_tenant(state: State) -> dict[OrganizationId, Amounts]:
     seats: dict[str | None, int] = {}
     for _, one in found:
         seats[_base(one)] = seats.get(_base(one), 0) + one.engines
+    shared = Tally.of(state.pool, (one for _, one in found)).shared
     tokens = _kv_by_attempt(state)
     amounts: dict[OrganizationId, Amounts] = {}
     for job, one in found:
         tenant, sandboxes = job.plan.organization_id, max(one.sandboxes, job.sandboxes)
-        peers = [other.engines for _, other in found if _base(other) == _base(one)]
-        is_shared = _base(one) is not None and one.engines > 0
+        together = shared.get(_base(one) or "")
         amounts[tenant] = amounts.get(tenant, NOTHING) + Amounts(
             trainers=1,
-            engines=max(peers) * one.engines / seats[_base(one)] if is_shared else one.engines,
+            engines=one.engines if not together else together * one.engines / seats[_base(one)],
             kv_tokens=tokens.get(job.attempt_id, 0),
             sandboxes=sandboxes,
             sandbox_bytes=sandboxes * _bytes_each(state.pool, one),
@@ -137,10 +168,9 @@ def by_tenant(state: State) -> dict[OrganizationId, Amounts]:
     return amounts
 
 
-def shares(state: State, amounts: dict[OrganizationId, Amounts]) -> dict[OrganizationId, float]:
-    """Dominant share of each tenant."""
-    most = capacity(state.pool) + Amounts(kv_tokens=sum(h.kv_tokens for h in state.hosts.values()))
-    return {tenant: dominant_share(one, most) for tenant, one in amounts.items()}
+def shared_capacity(state: State) -> Amounts:
+    """What shares are shares of: the pool, and the KV that its engines have told of."""
+    return capacity(state.pool) + Amounts(kv_tokens=sum(h.kv_tokens for h in state.hosts.values()))
 
 
 def _base(one: Holding) -> str | None:

@@ -153,7 +153,9 @@ class Arrivals(RuleBasedStateMachine):
         assert self.held or not line, "the pool is empty and a job that fits waits"
         for job in line:
             if job.queue_position == 1 and not self.leaving():
-                assert gangs.missing_now(self.bench.core.state, job) is not None, "the first fits"
+                held = [room.holding_of(one) for one in room.holders(self.bench.core.state)]
+                taken = room.Tally.of(self.bench.pool, held)
+                assert gangs.missing_now(taken, job) is not None, "the first fits"
 
     def teardown(self) -> None:
         """Without arrivals every job that can fit gets its gang as others end."""
@@ -272,12 +274,12 @@ def test_the_starvation_mutant_is_killed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_mutant_that_grants_gangs_in_halves_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = gangs.missing_now
 
-    def without_engines(state: Any, job: JobRecord) -> str | None:
-        missing = honest(state, job)
+    def without_engines(taken: room.Tally, job: JobRecord) -> str | None:
+        missing = honest(taken, job)
         return None if missing is not None and "engines" in missing else missing
 
     def what_is_left(line: Any, job: JobRecord) -> int:
-        return min(job.plan.engines_max, max(room.engines_free(line.run.state, job), 0))
+        return min(job.plan.engines_max, max(room.engines_free(line.taken, job), 0))
 
     monkeypatch.setattr(gangs, "missing_now", without_engines)
     monkeypatch.setattr(gangs._Line, "engines_for", what_is_left)
