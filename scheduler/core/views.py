@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from domain.ids import GroupId, HostId, RolloutId
 from domain.states import HostKind, JobState
 from scheduler.core import gangs, order
+from scheduler.core.forecast import NO_START, Start
 from scheduler.core.records import GroupPhase, JobRecord
 from scheduler.core.state import State
 
@@ -36,6 +37,8 @@ class JobView:
     state: JobState
     reason: str | None
     queue_position: int | None
+    start: Start
+    """When it will get its gang, if it waits for one."""
     committed_step: int
     filling_step: int
     open_groups: tuple[GroupId, ...]
@@ -69,6 +72,7 @@ def view_job(state: State, job: JobRecord) -> JobView:
         state=job.state,
         reason=job.reason,
         queue_position=job.queue_position if gangs.waits_for_gang(job) else None,
+        start=job.start if gangs.waits_for_gang(job) else NO_START,
         committed_step=job.committed,
         filling_step=job.filling,
         open_groups=tuple(group.group_id for group in unfinished),
