@@ -132,9 +132,7 @@ def test_the_mutant_that_compares_ranks_of_tenants_starves_somebody_and_is_kille
 
 
 def test_the_mutant_that_serves_who_got_most_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def backwards(
-        self: Ledger[str], party: str, now: float, held: float | None = None
-    ) -> float:
+    def backwards(self: Ledger[str], party: str, now: float, held: float | None = None) -> float:
         return -self.account(party).attained(now)
 
     monkeypatch.setattr(Ledger, "due", backwards)

@@ -1,1 +1,1 @@
-"""Unit tests of the KV rules."""
+"""The KV rules of engines."""
