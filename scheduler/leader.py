@@ -92,6 +92,7 @@ class Leader:
             trainers=pool.trainers,
             sandboxes=settings.limits.sandboxes * pool.nodes,
             grading_reserve=1,
+            tenants=settings.tenants,
         )
         self._core = Coordinator(capacity, checking=settings.is_checking)
         blobs = Blobs(settings.object_store_url)

@@ -1,8 +1,9 @@
 """Who gets sandboxes next: tries that lost theirs, then evaluation groups, then training groups.
 
-Agents never take the grading reserve. Between jobs the one with the fewest sandboxes goes first, so
-that grants alternate; a job within its guarantee that cannot be served yet stops those beyond theirs,
-or single sandboxes would be taken away for ever before a whole group fits.
+Agents never take the grading reserve. The tenant that holds the least over its weight goes first, and of
+its jobs the one with the fewest, so that grants alternate; a job within its guarantee that cannot be
+served yet stops those beyond theirs, or single sandboxes would be taken away for ever before a whole
+group fits.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Final
 from domain.commands import ForkSandboxes, OpenGroup
 from domain.ids import group_id, rollout_id
 from domain.states import Purpose
-from scheduler.core import evaluation, pacing
+from scheduler.core import evaluation, fair_share, pacing
 from scheduler.core.holdings import move_to_node, sandboxes_free, take_sandbox
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import Pass
@@ -38,7 +39,7 @@ def grant(run: Pass) -> None:
     nodes = run.state.nodes()
     running = [job for job in run.state.jobs.values() if job.is_running]
     while nodes and running:
-        running.sort(key=lambda job: (job.sandboxes, job.arrival))
+        running.sort(key=fair_share.sandbox_key(run.state))
         served = _serve_first(run, running, nodes)
         if served is None:
             return

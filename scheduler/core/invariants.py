@@ -10,6 +10,7 @@ from domain.states import HostKind, JobState
 from kv.ranks import class_of as class_of_rank
 from scheduler.core import order, pacing
 from scheduler.core.batches import may_all_be_trained
+from scheduler.core.gangs import engines_held
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import State
 
@@ -44,7 +45,7 @@ def _check_pool(state: State) -> None:
     gangs = [job.gang for job in state.jobs.values() if job.gang is not None]
     room = state.pool.sandboxes - state.pool.grading_reserve
     _hold(len(gangs) <= state.pool.trainers, "more gangs than trainers")
-    _hold(sum(g.engines for g in gangs) <= state.pool.engines, "more engines than the pool has")
+    _hold(engines_held(state) <= state.pool.engines, "more engines than the pool has")
     _hold(sum(g.sandboxes for g in gangs) <= room, "more guaranteed sandboxes than the pool has")
     held = sum(_count_sandboxes(job, restored=False) for job in state.jobs.values())
     _hold(held <= room or state.is_overcommitted, "agents hold the grading reserve")

@@ -385,5 +385,6 @@ def _count_step(run: Pass, job: JobRecord) -> None:
     job.rules.on_step(run, job, taken)
     job.trainer_losses = 0
     job.progress_at = run.now
+    job.pace.note_step(run.now)
     job.blocked = None
     job.ranks_are_old = job.batch_is_old = True

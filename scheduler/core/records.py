@@ -14,6 +14,7 @@ from domain.ids import AttemptId, GroupId, HostId, RolloutId
 from domain.plan import JobPlan
 from domain.policy import PolicyRef
 from domain.states import INFRASTRUCTURE_ENDS, Desired, End, HostKind, JobState, Purpose
+from scheduler.core.forecast import NO_START, Pace, Start
 from scheduler.core.history import History
 
 if TYPE_CHECKING:
@@ -294,6 +295,9 @@ class JobRecord:
     """Evaluated step that reached the plan's target: the job ends with what is committed."""
     reason: str | None = None
     queue_position: int | None = None
+    start: Start = NO_START
+    """When it will get its gang, while it waits for one."""
+    pace: Pace = field(default_factory=Pace)
     said_generation: int = -1
     """Generation of the last shown state."""
     draining_since: float = 0.0

@@ -11,6 +11,7 @@ from domain.events import RestoredGroup, RestoredHost, RestoredJob, RestoredRoll
 from domain.ids import AttemptId, HostId, JobId, index_of, ordinal_of
 from domain.states import Desired, HostKind, JobState
 from scheduler.core import evaluation, gangs, grading, hosts, lifecycle
+from scheduler.core.fair_share import Tenancy
 from scheduler.core.holdings import take_sandbox
 from scheduler.core.records import (
     Checkpointing,
@@ -42,6 +43,7 @@ def restore(run: Pass, event: StateRestored) -> None:
     state.lost_nodes.clear()
     state.ended.clear()
     state.arrivals = 0
+    state.tenancy = Tenancy()
     state.is_overcommitted = True
     active = {job.plan.attempt_id for job in event.jobs}
     for host in event.hosts:
@@ -124,7 +126,7 @@ def _keep_own_pause(job: JobRecord, wished: int | None) -> None:
     """A pause that the user did not ask for is the core's own; its reason tells."""
     is_pause = job.state in (JobState.PAUSING, JobState.PAUSED)
     is_answered = job.said_generation >= (job.generation if wished is None else wished)
-    if is_pause and job.desired is Desired.RUN and is_answered:
+    if is_pause and job.desired is Desired.RUN and is_answered and job.reason != gangs.YIELDS:
         job.pause_wanted = job.reason
 
 

@@ -12,6 +12,8 @@ from domain.commands import Command, SetJobState, SetRanks
 from domain.ids import AttemptId, GroupId, HostId, JobId, RolloutId, attempt_of, group_of, index_of
 from domain.plan import Pool
 from domain.states import HostKind, JobState, move
+from scheduler.core.fair_share import Tenancy
+from scheduler.core.forecast import NO_START
 from scheduler.core.records import GroupRecord, HostRecord, HostState, JobRecord, RolloutRecord
 
 ENDED_MAX: Final = 1024
@@ -35,6 +37,8 @@ class State:
     is_overcommitted: bool = False
     """After a restart nodes may report more sandboxes than the reserve leaves; no more are granted."""
     arrivals: int = 0
+    tenancy: Tenancy = field(default_factory=Tenancy)
+    """What each organization got of the pool lately."""
 
     def forget(self, job: JobRecord) -> None:
         """The job's attempt ended: its later events are foreign."""
@@ -119,7 +123,7 @@ class Pass:
         """Move a job by the table of legal moves and say so."""
         job.state = move(job.state, target)
         job.reason = reason
-        job.queue_position = None
+        job.queue_position, job.start = None, NO_START
         self.say_state(job)
 
     def say_state(self, job: JobRecord) -> None:
@@ -132,6 +136,8 @@ class Pass:
                 observed_generation=job.generation,
                 reason=job.reason,
                 queue_position=job.queue_position,
+                predicted_start=job.start.at,
+                predicted_start_reason=job.start.reason,
             )
         )
 

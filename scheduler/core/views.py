@@ -8,6 +8,7 @@ from domain.schedule import Lane, NextGroup, RolloutStage, WaitReason
 from domain.states import HostKind, JobState
 from kv.ranks import RankClass
 from scheduler.core import gangs, order, pacing, waits
+from scheduler.core.forecast import NO_START, Start
 from scheduler.core.holdings import sandboxes_free
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord
 from scheduler.core.state import State
@@ -41,6 +42,8 @@ class JobView:
     state: JobState
     reason: str | None
     queue_position: int | None
+    start: Start
+    """When it will get its gang, if it waits for one."""
     committed_step: int
     filling_step: int
     open_groups: tuple[GroupId, ...]
@@ -74,6 +77,7 @@ def view_job(state: State, job: JobRecord) -> JobView:
         state=job.state,
         reason=job.reason,
         queue_position=job.queue_position if gangs.waits_for_gang(job) else None,
+        start=job.start if gangs.waits_for_gang(job) else NO_START,
         committed_step=job.committed,
         filling_step=job.filling,
         open_groups=tuple(group.group_id for group in unfinished),

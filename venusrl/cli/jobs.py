@@ -387,6 +387,7 @@ def _show(job: "Job", as_json: bool) -> None:
             "wanted": job.desired,
             "attempt": f"{job.attempt} ({job.attempt_id})",
             "queue": job.queue_position if job.queue_reason is None else job.queue_reason,
+            "starts": job.predicted_start or job.predicted_start_reason,
             "failure": None if job.failure is None else _why(job),
             "best": job.best_checkpoint,
             "created": job.created_at,
