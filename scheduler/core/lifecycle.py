@@ -20,7 +20,7 @@ from domain.events import (
 from domain.plan import JobLimits
 from domain.policy import PolicyRef
 from domain.states import Desired, DropReason, End, JobState, move
-from scheduler.core import batches, evaluation, failures, gangs, pacing, weights
+from scheduler.core import batches, evaluation, failures, gangs, pacing, roster, weights
 from scheduler.core.records import Checkpointing, GroupPhase, JobRecord, SandboxState
 from scheduler.core.state import Pass
 
@@ -100,7 +100,7 @@ def _move_last_step(run: Pass, job: JobRecord, last: int) -> None:
     hold_limit(run, job)
     if job.policy is not None and job.policy.version == job.committed:
         evaluation.begin_due(job, job.policy)
-    job.batch_is_old = job.ranks_are_old = True
+    job.batch_is_old = True
 
 
 def note_score(run: Pass, job: JobRecord, event: EvaluationScored) -> None:
@@ -125,11 +125,10 @@ def hold_limit(run: Pass, job: JobRecord) -> None:
     """
     if job.committed > job.plan.max_steps:
         job.plan = replace(job.plan, max_steps=job.committed)
-    groups = job.training_groups()
-    surplus = len(groups) - pacing.kept_max(job)
+    surplus = job.roster.training - pacing.kept_max(job)
     if surplus <= 0:
         return
-    loose = [group for group in groups if group.phase is not GroupPhase.ASSIGNED]
+    loose = [group for group in job.training_groups() if group.phase is not GroupPhase.ASSIGNED]
     loose.sort(
         key=lambda g: (g.phase is not GroupPhase.COMPLETE, job.last_valid_step(g), g.ordinal)
     )
@@ -167,7 +166,8 @@ def restore_trainer(run: Pass, job: JobRecord, policy: PolicyRef) -> None:
     """The trainer is ready: catch up with steps that the core has not heard of, repeat requests."""
     while job.committed < policy.version:
         _count_step(run, job)
-    job.policy, job.batch_is_old = policy, True
+    job.policy = policy
+    job.batch_is_old = job.weights_are_old = True
     evaluation.begin_due(job, policy)
     if job.is_closing_step:
         job.is_closing_step = False
@@ -269,15 +269,13 @@ def _is_busy(run: Pass, job: JobRecord) -> bool:
     """Whether anything of the job could still end by itself."""
     if job.sandboxes > 0:
         return True
-    return bool(run.state.nodes()) and any(
-        group.phase in (GroupPhase.CLOSED, GroupPhase.GRADING) for group in job.groups.values()
-    )
+    return bool(run.state.nodes()) and bool(job.roster.closed or job.roster.grading)
 
 
 def _end_open_tries(run: Pass, job: JobRecord) -> None:
-    for group in job.groups.values():
+    for group in list(job.groups.values()):
         if group.phase is GroupPhase.GRADING:
-            group.phase = GroupPhase.CLOSED
+            roster.move(run.state, job, group, GroupPhase.CLOSED)
         for rollout in group.open_rollouts():
             if rollout.sandbox is SandboxState.WANTED:
                 continue
@@ -380,9 +378,9 @@ def _forget(run: Pass, job: JobRecord) -> None:
 
 
 def _count_step(run: Pass, job: JobRecord) -> None:
-    batches.consume(job)
+    batches.consume(run.state, job)
     hold_limit(run, job)
     job.trainer_losses = 0
     job.progress_at = run.now
     job.blocked = None
-    job.ranks_are_old = job.batch_is_old = True
+    job.batch_is_old = True
