@@ -34,7 +34,7 @@ def check(state: State) -> None:
         _check_waiting(job)
         _check_critical(state, job)
         _check_hosts(state, job)
-    known = {name: group.group_id for name, (_, group) in state.members.items()}
+    known = {name: group.group_id for name, (_, group, _) in state.members.items()}
     hold(known == members, "index of members differs from the open groups")
     held = sum(job.sandboxes for job in state.jobs.values())
     hold(state.sandboxes == held, f"sandboxes of all jobs are {held}")

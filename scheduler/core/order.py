@@ -28,14 +28,15 @@ share; without it groups of nearly equal estimate would swap at every turn and l
 AGEING_BATCHES: Final = 4
 """A group that is unfinished after this many batches becomes critical whatever its estimate."""
 
-GRAIN: Final = 1.05
-"""Ratio between estimates that are told apart: closer than any estimate is true."""
+GRAIN: Final = 1.1
+"""Ratio between estimates that are told apart: closer than any estimate is true, so that a turn seldom
+sends new ranks to a whole group."""
 
 GRAIN_LEAST_S: Final = 0.1
 """Estimates below it are alike."""
 
 GRAINS_MAX: Final = 999
-"""Of any estimate below 10^19 seconds; with `ORDINALS_MAX` it stays below `kv.ranks.VALUE_SPAN`."""
+"""Of any estimate that a float can hold; with `ORDINALS_MAX` it stays below `kv.ranks.VALUE_SPAN`."""
 
 ORDINALS_MAX: Final = 10**9
 """Above every training ordinal, so that groups of one grain are ordered by their ordinal."""
@@ -47,18 +48,32 @@ CRITICAL_MOVES_MAX: Final = 256
 """Groups that one step moves over the border of the critical set."""
 
 
-def expected_turns(job: JobRecord, group: GroupRecord) -> int:
-    """Turns of a rollout of this group; finished siblings outweigh the plan's prior."""
-    finished = [r.turn for r in group.rollouts if not r.is_open and r.turn > 0]
-    return round(sum(finished) / len(finished)) if finished else job.plan.expected_turns
+def _grain_of_turn(turn: int) -> int:
+    shift = max(turn.bit_length() - 3, 0)
+    return (shift << 2) + (turn >> shift)
+
+
+_TURN_GRAINS: Final = tuple(_grain_of_turn(turn) for turn in range(1024))
+"""Looked up for nearly every turn."""
 
 
 def eta_s(job: JobRecord, group: GroupRecord) -> float:
-    """Estimated seconds to the end of the slowest unfinished member; 0 when only verdicts miss."""
-    turns = [rollout.turn for rollout in group.rollouts if rollout.is_open]
-    if not turns:
+    """Estimated seconds to the end of the slowest unfinished member; 0 when only verdicts miss.
+
+    Finished siblings say how many turns to expect, before any the plan's prior does.
+    """
+    least, ended, count = -1, 0, 0
+    for rollout in group.rollouts:
+        if rollout.end is None:
+            if least < 0 or rollout.turn < least:
+                least = rollout.turn
+        elif rollout.turn > 0:
+            ended += rollout.turn
+            count += 1
+    if least < 0:
         return 0.0
-    return job.history.remaining_s(min(turns), expected_turns(job, group))
+    expected = round(ended / count) if count else job.plan.expected_turns
+    return job.history.remaining_s(least, expected)
 
 
 def need(job: JobRecord) -> int:
@@ -254,9 +269,11 @@ def note_turn(
     low, high = _turn_grain(former), _turn_grain(rollout.turn)
     if low == high:
         return
+    before, after = (low, rollout.index), (high, rollout.index)
     for sibling in group.rollouts:
-        is_passed = sibling.end is None and low <= _turn_grain(sibling.turn) <= high
-        if is_passed and sibling is not rollout:
+        if sibling.end is not None or sibling is rollout:
+            continue
+        if before < (_turn_grain(sibling.turn), sibling.index) < after:
             rank_group(run, job, group)
             return
 
@@ -269,8 +286,7 @@ def _settle_border(run: Pass, job: JobRecord) -> None:
 
 def _turn_grain(turn: int) -> int:
     """Turns in the steps that order members: exact up to 7, then four to each doubling."""
-    shift = max(turn.bit_length() - 3, 0)
-    return (shift << 2) + (turn >> shift)
+    return _TURN_GRAINS[turn] if turn < len(_TURN_GRAINS) else _grain_of_turn(turn)
 
 
 def rank_group(run: Pass, job: JobRecord, group: GroupRecord) -> None:

@@ -21,9 +21,8 @@ def admit(state: State, job: JobRecord, group: GroupRecord) -> None:
     roster = job.roster
     roster.unranked[group.group_id] = None
     if group.phase is GroupPhase.OPEN:
-        entry = (job, group)
         for rollout in group.rollouts:
-            state.members[rollout.rollout_id] = entry
+            state.members[rollout.rollout_id] = (job, group, rollout)
     if not group.is_training:
         roster.evaluating[group.group_id] = group
         _enter(job, group)

@@ -33,8 +33,10 @@ class State:
     """Highest epoch of each node that was lost."""
     ended: dict[AttemptId, None] = field(default_factory=dict)
     """Attempts that ended lately: a repeated submission must not start them again."""
-    members: dict[RolloutId, tuple[JobRecord, GroupRecord]] = field(default_factory=dict)
-    """Job and group of each rollout of an open group; of others the id is taken apart."""
+    members: dict[RolloutId, tuple[JobRecord, GroupRecord, RolloutRecord]] = field(
+        default_factory=dict
+    )
+    """What `find_rollout` says of each rollout of an open group; of others the id is taken apart."""
     sandboxes: int = 0
     """Sandboxes that agents hold over all jobs (`holdings.py` keeps it)."""
     hungry: dict[JobId, None] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class State:
         """A member of a live group, with its group and job."""
         known = self.members.get(rollout)
         if known is not None:
-            return known[0], known[1], known[1].rollouts[index_of(rollout)]
+            return known
         found = self.find_group(group_of(rollout))
         if found is None or not 0 <= index_of(rollout) < len(found[1].rollouts):
             return None
