@@ -19,7 +19,7 @@ BEGUN_SHARE: Final = 0.99
 RAMP_EVENTS_MAX: Final = 3_000_000
 """Events until then; reaching it means that the shape never fills."""
 
-SETTLING_EVENTS: Final = 300_000
+SETTLING_EVENTS: Final = 600_000
 """Events until members that had lived long have ended and groups complete one after the other."""
 
 QUEUED_JOBS: Final = 8

@@ -16,6 +16,7 @@ GROUPS: Final = 20_544
 """Open groups over all jobs: 96 each of 214 jobs; about 61 % of their rollouts live."""
 
 ENGINES: Final = 512
+LATE: Final = 0.97
 NODES: Final = 64
 
 
@@ -27,6 +28,12 @@ class Shape:
     jobs: int
     batch: int = 64
     order: Order = Order.OLDEST
+    lived_least: float = 0.0
+    """Share of its life that each of the first groups has behind it at least."""
+
+    def lived(self, number: int) -> float:
+        """The same of job `number`: every 16th is about to fill steps, or a short run would see none."""
+        return LATE if number % 16 == 0 else self.lived_least
 
     @property
     def groups_open(self) -> int:
@@ -76,7 +83,7 @@ SHAPES: Final = (
     Shape("214 jobs", 214),
     Shape("16 jobs", 16),
     Shape("1 job", 1),
-    Shape("1 job, batches of 13,696", 1, batch=13_696),
+    Shape("1 job, batches of 13,696", 1, batch=13_696, lived_least=LATE),
     Shape("214 jobs, nearest", 214, order=Order.NEAREST),
     Shape("1 job, longest", 1, order=Order.LONGEST),
 )

@@ -228,7 +228,9 @@ class Hosts:
         known = self.lives.get(group)
         if known is None:
             turns = [self._draw_turns() for _ in range(GROUP_SIZE)]
-            lived = round(self._chance.random() * max(turns)) if self.is_young else 0
+            least = self.shape.lived(int(group.split("_")[1].partition("x")[0]))
+            share = self._chance.uniform(least, 1.0) if self.is_young else 0.0
+            lived = round(share * max(turns))
             known = self.lives[group] = (lived, turns)
         drawn = known[1].pop()
         if not known[1]:

@@ -311,7 +311,7 @@ def _take_up(run: Pass) -> None:
     for job_id in list(islice(state.backlog, BACKLOG_MAX)):
         del state.backlog[job_id]
         run.touch(state.jobs[job_id])
-    hosts.bereave(run)
+    hosts.go_on_with_losses(run)
 
 
 def _settle_touched(run: Pass) -> None:

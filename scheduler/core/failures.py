@@ -13,7 +13,7 @@ from domain.plan import AfterTries
 from domain.states import DropReason, End
 from scheduler.core import order, roster
 from scheduler.core.holdings import let_go
-from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord
+from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import Pass
 
 FAILED_SHARE_BATCHES: Final = 3
@@ -87,6 +87,11 @@ def end_try(
     job.wanting[rollout.rollout_id] = None
     roster.note_versions(job, group)
     order.note_restart(run, job, group)
+
+
+def holding(group: GroupRecord) -> list[RolloutRecord]:
+    """Open members whose try has a sandbox, or may have one."""
+    return [one for one in group.open_rollouts() if one.sandbox is not SandboxState.WANTED]
 
 
 def want_again(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:

@@ -203,9 +203,9 @@ def fork_command(
 def repeat_forks(run: Pass, job: JobRecord, node: HostRecord | None = None) -> None:
     """Ask again for what a node has not answered: all of a node that came back, else the overdue."""
     asked: dict[GroupId, tuple[HostRecord, GroupRecord, list[RolloutRecord]]] = {}
-    for rollout_id in job.asked:
-        found = run.state.find_rollout(rollout_id)
-        assert found is not None, rollout_id
+    for name in job.asked:
+        found = run.state.find_rollout(name)
+        assert found is not None, name
         _, group, rollout = found
         if node is None and run.now - rollout.asked_at <= FORK_REPEAT_S:
             break

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from domain.events import HeldRollout, HostJoined
-from domain.ids import AttemptId, HostId, RolloutId, attempt_of_host
+from domain.ids import AttemptId, GroupId, HostId, RolloutId, attempt_of_host
 from domain.ids import host_id as host_id_of
 from domain.states import End, HostKind
 from scheduler.core import failures, forks, grading, lifecycle, order, roster
@@ -34,6 +34,7 @@ def join(run: Pass, event: HostJoined) -> None:
     if known is not None and known.epoch < event.epoch:
         lose(run, event.host_id, known.epoch, "superseded")
         known = None
+    finish_loss(run, event.host_id)
     host = known or HostRecord(
         host_id=event.host_id,
         epoch=event.epoch,
@@ -94,7 +95,6 @@ def trainer_id(attempt: AttemptId) -> HostId:
 
 def _join_node(run: Pass, host: HostRecord, held: tuple[HeldRollout, ...]) -> None:
     """Tries that the node holds are ready; those that it does not hold are asked for again."""
-    bereave(run, host.host_id)
     holds = {(entry.rollout_id, entry.try_) for entry in held}
     for entry in held:
         found = run.state.find_rollout(entry.rollout_id)
@@ -191,41 +191,40 @@ def _lose_node(run: Pass, node: HostId) -> None:
 
     The death is one failure of the job, however many tries it ended: it says nothing of them.
     """
-    bereave(run, node)
+    finish_loss(run, node)
     for job in list(run.state.jobs.values()):
         hit = [group for group in job.groups.values() if group.node == node]
         run.state.bereft.update((group.group_id, node) for group in hit)
-        if any(True for group in hit for _ in _held(group)):
+        if any(True for group in hit for _ in failures.holding(group)):
             failures.count_try(run, job, f"{End.SANDBOX_LOST}: node_agent_lost")
         grading.fail_grades_on(run, job, node)
         run.touch(job)
     run.grants_wanted = True
-    bereave(run)
     settle_fates(run)
 
 
-def bereave(run: Pass, node: HostId | None = None) -> None:
-    """End tries whose node is lost: of as many groups as a step may take, or all of this node."""
-    bereft = run.state.bereft
-    if node is None:
-        due = list(islice(bereft, BEREFT_MAX))
-    else:
-        due = [group_id for group_id, lost in bereft.items() if lost == node]
-    for group_id in due:
-        lost = bereft.pop(group_id)
-        found = run.state.find_group(group_id)
-        if found is None or found[1].node != lost:
-            continue
-        job, group = found
-        for rollout in _held(group):
-            failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
-        move_to_node(run.state, group, None)
-        run.touch(job)
+def go_on_with_losses(run: Pass) -> None:
+    """End the tries of lost nodes, of as many groups as a step may take."""
+    for group_id in list(islice(run.state.bereft, BEREFT_MAX)):
+        _bereave(run, group_id)
 
 
-def _held(group: GroupRecord) -> list[RolloutRecord]:
-    """Open members whose try has a sandbox."""
-    return [one for one in group.open_rollouts() if one.sandbox is not SandboxState.WANTED]
+def finish_loss(run: Pass, node: HostId) -> None:
+    """End all tries of this lost node: its id stands for another process from now on."""
+    for group_id in [group_id for group_id, lost in run.state.bereft.items() if lost == node]:
+        _bereave(run, group_id)
+
+
+def _bereave(run: Pass, group_id: GroupId) -> None:
+    lost = run.state.bereft.pop(group_id)
+    found = run.state.find_group(group_id)
+    if found is None or found[1].node != lost:
+        return
+    job, group = found
+    for rollout in failures.holding(group):
+        failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
+    move_to_node(run.state, group, None)
+    run.touch(job)
 
 
 def _lose_engine(run: Pass, job: JobRecord, engine: HostId) -> None:

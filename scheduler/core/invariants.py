@@ -13,7 +13,6 @@ from scheduler.core.indexes import InvariantBroken, hold
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import State
 
-
 __all__ = ["InvariantBroken", "check"]
 
 

@@ -7,6 +7,7 @@ between the two finds hosts without an active attempt and releases them.
 
 from collections import deque
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from domain.commands import EndTry, SetJobState, WriteCheckpoint
@@ -30,6 +31,9 @@ nothing: recovery re-applies the recorded steps on the checkpoint before."""
 
 TARGET_REACHED: Final = "target_reached"
 """Reason of a job that an evaluation's number ended."""
+
+GROUPS_ENDED_MAX: Final = 64
+"""Groups that a pause or a cancel ends in one step; the next ones go on."""
 
 HOST_LOSSES_MAX: Final = 8
 """Losses of an attempt's trainer without a committed step, or of its engines without a finished
@@ -255,7 +259,9 @@ def _drain(run: Pass, job: JobRecord) -> None:
     if not job.is_drained:
         if _is_busy(run, job) and run.now - job.draining_since < job.plan.drain_s:
             return
-        _end_open_tries(run, job)
+        if not _end_open_tries(run, job):
+            run.leave(job)
+            return
         job.is_drained, job.draining_since = True, run.now
     if not _is_settled(run, job, "pause"):
         return
@@ -272,13 +278,13 @@ def _is_busy(run: Pass, job: JobRecord) -> bool:
     return bool(run.state.nodes()) and bool(job.roster.closed or job.roster.grading)
 
 
-def _end_open_tries(run: Pass, job: JobRecord) -> None:
-    for group in list(job.groups.values()):
-        if group.phase is GroupPhase.GRADING:
-            roster.move(run.state, job, group, GroupPhase.CLOSED)
-        for rollout in group.open_rollouts():
-            if rollout.sandbox is SandboxState.WANTED:
-                continue
+def _end_open_tries(run: Pass, job: JobRecord) -> bool:
+    """End what still runs; False when as many groups as a step may take left some."""
+    for group in list(job.roster.grading.values()):
+        roster.move(run.state, job, group, GroupPhase.CLOSED)
+    holding = (group for group in job.groups.values() if failures.holding(group))
+    for group in islice(holding, GROUPS_ENDED_MAX):
+        for rollout in failures.holding(group):
             failures.end_try(
                 run,
                 job,
@@ -294,6 +300,7 @@ def _end_open_tries(run: Pass, job: JobRecord) -> None:
                     counts=False,
                 ),
             )
+    return next(holding, None) is None
 
 
 def _begin_resume(run: Pass, job: JobRecord) -> None:
@@ -307,29 +314,38 @@ def _begin_resume(run: Pass, job: JobRecord) -> None:
 
 def _begin_cancel(run: Pass, job: JobRecord) -> None:
     if job.state in (JobState.QUEUED, JobState.PAUSED):
-        _drop_all(run, job, keep_closing_step=False)
+        _drop_all(run, job)
         run.set_state(job, JobState.CANCELLED)
         _forget(run, job)
         return
     run.set_state(job, JobState.CANCELLING)
     job.draining_since = run.now
-    _drop_all(run, job, keep_closing_step=True)
 
 
 def _cancel(run: Pass, job: JobRecord) -> None:
     """Wait for a closing step and for the checkpoint, then give everything back."""
-    if not _is_settled(run, job, "cancel"):
+    if not _drop_some(run, job, keep_closing_step=True) or not _is_settled(run, job, "cancel"):
         return
-    _drop_all(run, job, keep_closing_step=False)
+    if not _drop_some(run, job, keep_closing_step=False):
+        return
     run.set_state(job, JobState.CANCELLED)
     _forget(run, job)
 
 
-def _drop_all(run: Pass, job: JobRecord, keep_closing_step: bool) -> None:
+def _drop_some(run: Pass, job: JobRecord, keep_closing_step: bool) -> bool:
+    """Drop the groups; False when as many as a step may take left some to the next one."""
+    is_kept = keep_closing_step and job.is_closing_step
+    meant = [g for g in job.groups.values() if not (is_kept and g.phase is GroupPhase.ASSIGNED)]
+    for group in meant[:GROUPS_ENDED_MAX]:
+        failures.drop_group(run, job, group, DropReason.CANCELLED, "job cancelled")
+    if len(meant) > GROUPS_ENDED_MAX:
+        run.leave(job)
+    return len(meant) <= GROUPS_ENDED_MAX
+
+
+def _drop_all(run: Pass, job: JobRecord) -> None:
     for group in list(job.groups.values()):
-        is_kept = keep_closing_step and job.is_closing_step
-        if not (is_kept and group.phase is GroupPhase.ASSIGNED):
-            failures.drop_group(run, job, group, DropReason.CANCELLED, "job cancelled")
+        failures.drop_group(run, job, group, DropReason.CANCELLED, "job cancelled")
 
 
 def _is_settled(run: Pass, job: JobRecord, reason: str) -> bool:
@@ -365,7 +381,7 @@ def _finish_if_done(run: Pass, job: JobRecord) -> None:
     if not is_evaluated or not weights.all_synced(run, job):
         return
     batches.give_up_step(run, job)
-    _drop_all(run, job, keep_closing_step=False)
+    _drop_all(run, job)
     run.set_state(job, JobState.SUCCEEDED, TARGET_REACHED if job.reached_step is not None else None)
     _forget(run, job)
 
