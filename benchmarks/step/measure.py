@@ -19,6 +19,9 @@ BEGUN_SHARE: Final = 0.99
 RAMP_EVENTS_MAX: Final = 3_000_000
 """Events until then; reaching it means that the shape never fills."""
 
+FILLING_EVENTS: Final = 10_000
+"""Events between two looks at how full it is."""
+
 SETTLING_EVENTS: Final = 600_000
 """Events until members that had lived long have ended and groups complete one after the other."""
 
@@ -84,8 +87,8 @@ class Bench:
     def fill(self) -> None:
         """Fold events until the rollouts live."""
         wanted = BEGUN_SHARE * self.shape.jobs * self.shape.groups_open * GROUP_SIZE
-        for _ in range(RAMP_EVENTS_MAX // 1000):
-            self.fold(1000, self.ramp)
+        for _ in range(RAMP_EVENTS_MAX // FILLING_EVENTS):
+            self.fold(FILLING_EVENTS, self.ramp)
             if self.hosts.begun >= wanted:
                 self.hosts.is_young = False
                 self.fold(SETTLING_EVENTS, self.ramp)
@@ -97,7 +100,18 @@ class Bench:
         return sum(len(runs) for name, runs in self.hosts.placed.items() if "engine" in name)
 
     def fold(self, events: int, into: dict[str, Times]) -> None:
-        """Accept and step this many events, each timed."""
+        """Accept and step this many events, each timed.
+
+        Without the collector of cycles: the core makes none, and the survivors that it would walk
+        through in the middle of an event are the modelled hosts'.
+        """
+        gc.disable()
+        try:
+            self._fold(events, into)
+        finally:
+            gc.enable()
+
+    def _fold(self, events: int, into: dict[str, Times]) -> None:
         hosts, core, clock = self.hosts, self.core, time.thread_time_ns
         for _ in range(events):
             event = hosts.next_event()
@@ -113,17 +127,16 @@ class Bench:
             hosts.obey(commands)
 
     def measure(self, events: int) -> Figures:
-        """Fold this many events in the steady state, with losses of hosts and new jobs among them."""
-        self.hosts.break_later()
+        """Fold this many events in the steady state, with losses of hosts and new jobs among them.
+
+        Called again it measures the next window.
+        """
+        if not self.steady:
+            self.hosts.break_later()
+        self.steady = {}
         for number in range(QUEUED_JOBS):
             self.hosts.submit_later(5.0 * number)
-        # The objects of the filled state stay; collections look only at what is new, as a server would.
-        gc.collect()
-        gc.freeze()
-        try:
-            self.fold(events, self.steady)
-        finally:
-            gc.unfreeze()
+        self.fold(events, self.steady)
         return self._figures()
 
     def _figures(self) -> Figures:

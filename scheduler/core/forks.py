@@ -85,7 +85,7 @@ def _next_want(run: Pass, job: JobRecord) -> Want | None:
 
 def _newest_version(run: Pass, job: JobRecord) -> int:
     """Newest version of the engines that training rollouts may be placed on; -1 without any."""
-    version = pacing.newest_version(run.state.engines_of(job))
+    version = run.state.newest_version(job)
     return version if job.committed - version <= VERSIONS_BEHIND_MAX else -1
 
 

@@ -108,10 +108,11 @@ def _check_critical(state: State, job: JobRecord) -> None:
 
 
 def _check_hosts(state: State, job: JobRecord) -> None:
-    engines, fitting = job.engines, dict(job.fitting)
+    engines, newest, fitting = job.engines, job.newest_version, dict(job.fitting)
     if engines is not None:
         job.engines = None
         hold(engines == state.engines_of(job), "index of engines", job)
+        hold(newest == job.newest_version, "newest version of the engines", job)
     for version, fits in fitting.items():
         meant = [e for e in state.engines_of(job) if placement.may_train(job, version, e)]
         hold(fits == meant, f"index of engines for version {version}", job)

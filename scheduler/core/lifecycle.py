@@ -22,7 +22,7 @@ from domain.plan import JobLimits
 from domain.policy import PolicyRef
 from domain.states import Desired, DropReason, End, JobState, move
 from scheduler.core import batches, evaluation, failures, gangs, pacing, roster, weights
-from scheduler.core.records import Checkpointing, GroupPhase, JobRecord, SandboxState
+from scheduler.core.records import Checkpointing, GroupPhase, JobRecord
 from scheduler.core.state import Pass
 
 CHECKPOINT_WAIT_S: Final = 120.0

@@ -364,6 +364,8 @@ class JobRecord:
     """The policy, an engine or an evaluation changed since syncs were last asked for."""
     engines: list[HostRecord] | None = None
     """Its live engine hosts by id; None when one came, went or changed (`State.note_engines`)."""
+    newest_version: int = -1
+    """Newest version that one of `engines` serves; -1 without any."""
     fitting: dict[int, list[HostRecord]] = field(default_factory=dict)
     """Of them, those that may run training rollouts sampled with at least this version."""
 

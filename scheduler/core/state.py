@@ -13,6 +13,7 @@ from domain.ids import AttemptId, GroupId, HostId, JobId, RolloutId, attempt_of,
 from domain.ids import host_id as host_id_of
 from domain.plan import Pool
 from domain.states import HostKind, JobState, move
+from scheduler.core import pacing
 from scheduler.core.records import GroupRecord, HostRecord, HostState, JobRecord, RolloutRecord
 
 ENDED_MAX: Final = 1024
@@ -102,7 +103,13 @@ class State:
             known = (self.hosts.get(host_id) for host_id in job.epochs)
             found = [h for h in known if h is not None and h.kind is HostKind.ENGINE and h.is_live]
             job.engines = sorted(found, key=lambda host: host.host_id)
+            job.newest_version = pacing.newest_version(found)
         return job.engines
+
+    def newest_version(self, job: JobRecord) -> int:
+        """Newest version that a live engine of the job serves; -1 without engines."""
+        self.engines_of(job)
+        return job.newest_version
 
     def note_hosts(self, attempt: AttemptId | None) -> None:
         """A host of this attempt, or a node, came, went, changed its state or its version."""
