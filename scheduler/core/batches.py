@@ -34,17 +34,21 @@ def fill(run: Pass, job: JobRecord) -> None:
     drop_overdue(run, job)
     job.batch_is_old = False
     batch, waiting = job.plan.groups_per_batch, job.roster.waiting
-    for _ in range(ASSIGNED_MAX):
-        if len(job.positions) == batch or not waiting:
+    assigned = passed = 0
+    while len(job.positions) < batch and passed < len(waiting):
+        if assigned == ASSIGNED_MAX:
+            job.batch_is_old = True
+            run.leave(job)
             break
-        group = job.groups[waiting[0][2]]
+        group = job.groups[waiting[passed][2]]
+        if not job.rules.may_take(job, group):
+            passed += 1
+            continue
         # What is due later has no more slack than what is due earlier, so the first refusal is the last.
         if job.rules.paces and not _has_slack(job, group.last_valid):
             break
         _assign(run, job, group)
-    else:
-        job.batch_is_old = True
-        run.leave(job)
+        assigned += 1
     close_if_full(run, job)
 
 
@@ -100,10 +104,11 @@ def _free_position(run: Pass, job: JobRecord, group: GroupRecord, reason: DropRe
     roster.free_position(job, group.position)
 
 
-def consume(state: State, job: JobRecord) -> None:
+def consume(state: State, job: JobRecord) -> list[GroupRecord]:
     """The step being filled is durable: its groups leave the state, the next step begins."""
-    for position in sorted(job.positions):
-        roster.remove(state, job, job.groups[job.positions[position]])
+    taken = [job.groups[job.positions[position]] for position in sorted(job.positions)]
+    for group in taken:
+        roster.remove(state, job, group)
     job.positions.clear()
     job.free_from = 0
     job.is_closing_step = False
@@ -111,8 +116,9 @@ def consume(state: State, job: JobRecord) -> None:
     state.note_hosts(job.attempt_id)
     # Groups whose last valid step is the one that begins are promoted.
     job.roster.unranked.update(dict.fromkeys(job.roster.due.get(job.filling, ())))
-    if job.rules.uses_classes:
+    if order.is_kept(job):
         order.age(job)
+    return taken
 
 
 def may_all_be_trained(job: JobRecord) -> bool:

@@ -158,6 +158,7 @@ def _open(run: Pass, job: JobRecord, purpose: Purpose, size: int) -> GroupRecord
     )
     roster.admit(run.state, job, group)
     run.unranked[job.plan.job_id] = None
+    job.rules.on_opened(run, job, group)
     run.emit(
         OpenGroup(
             attempt_id=job.attempt_id,

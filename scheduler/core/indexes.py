@@ -88,7 +88,7 @@ def _check_waiting(job: JobRecord) -> None:
 def _check_critical(state: State, job: JobRecord) -> None:
     roster = job.roster
     unfinished = [group for group in job.training_groups() if group.is_unfinished]
-    if not job.rules.uses_classes or job.ranks_are_old:
+    if not order.is_kept(job) or job.ranks_are_old:
         return
     for entries, is_chosen in ((roster.critical, True), (roster.normal, False)):
         known = [g.entry for g in unfinished if g.entry and g.is_chosen is is_chosen]

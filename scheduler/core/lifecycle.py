@@ -394,8 +394,9 @@ def _forget(run: Pass, job: JobRecord) -> None:
 
 
 def _count_step(run: Pass, job: JobRecord) -> None:
-    batches.consume(run.state, job)
+    taken = batches.consume(run.state, job)
     hold_limit(run, job)
+    job.rules.on_step(run, job, taken)
     job.trainer_losses = 0
     job.progress_at = run.now
     job.blocked = None

@@ -108,10 +108,15 @@ def is_promoted(job: JobRecord, group: GroupRecord) -> bool:
     return group.is_training and group.last_valid <= job.filling
 
 
+def is_kept(job: JobRecord) -> bool:
+    """Whether the critical set follows each event; else the strategy's own key makes it anew."""
+    return job.rules.uses_classes and job.rules.critical_key(job) is None
+
+
 def enlist(job: JobRecord, group: GroupRecord) -> None:
     """An unfinished training group takes part in the order from now on."""
     _refresh_grain(job, group)
-    if job.rules.uses_classes:
+    if is_kept(job):
         _insert(job, group)
 
 
@@ -123,6 +128,10 @@ def delist(job: JobRecord, group: GroupRecord) -> None:
 
 def choose_critical(job: JobRecord) -> None:
     """Make the whole critical set anew from the records, with the estimates of now."""
+    key = job.rules.critical_key(job)
+    if key is not None:
+        _choose_by(job, key)
+        return
     roster = job.roster
     roster.critical.clear()
     roster.normal.clear()
@@ -140,6 +149,17 @@ def choose_critical(job: JobRecord) -> None:
     age(job)
     while not settle_critical(job):
         pass
+
+
+def _choose_by(job: JobRecord, key: Callable[[GroupRecord], tuple[float, int]]) -> None:
+    unfinished = [group for group in job.training_groups() if group.is_unfinished]
+    chosen = {group.group_id for group in sorted(unfinished, key=key)[: need(job)]}
+    for group in unfinished:
+        aged = job.committed - group.opened_at_step >= AGEING_BATCHES
+        is_critical = aged or group.group_id in chosen
+        if is_critical != group.is_critical:
+            group.is_critical = is_critical
+            job.roster.unranked[group.group_id] = None
 
 
 def age(job: JobRecord) -> None:
@@ -311,10 +331,13 @@ def rank_job(run: Pass, job: JobRecord) -> None:
     if job.ranks_are_old:
         job.ranks_are_old = False
         roster.unranked.update(dict.fromkeys(job.groups))
-        if job.rules.uses_classes:
+        if is_kept(job):
             choose_critical(job)
-    if job.rules.uses_classes and not settle_critical(job):
-        run.leave(job)
+    if is_kept(job):
+        if not settle_critical(job):
+            run.leave(job)
+    elif job.rules.uses_classes:
+        choose_critical(job)
     unranked = roster.unranked
     for group_id in list(islice(unranked, GROUPS_RANKED_MAX)):
         del unranked[group_id]
