@@ -96,6 +96,7 @@ def release_gang(run: Pass, job: JobRecord) -> None:
     run.emit(ReleaseGang(job_id=job.plan.job_id, attempt_id=job.attempt_id))
     for host_id in [h.host_id for h in run.state.hosts.values() if h.attempt_id == job.attempt_id]:
         del run.state.hosts[host_id]
+    run.state.note_hosts(job.attempt_id)
     # Their next grant starts higher epochs; a late loss of these is no failed start of those.
     job.lost_epochs.update(job.epochs)
     job.gang = None
