@@ -1,0 +1,1 @@
+"""What the simulated rollouts do: turns, tokens and tools, the same for every strategy of a run."""
