@@ -1,0 +1,93 @@
+"""What a plan's machines cost in time: engine, trainer, and the waits between them.
+
+Linear on purpose: three coefficients of an engine and two of a trainer can be fitted to the few dozen
+rollouts that a short job leaves, and map exactly onto `EnginePhysics`, which the modelled engine uses.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from simulation.physics import EnginePhysics
+
+GIGABYTE: Final = 1e9
+
+LINK_BYTES_S: Final = 50 * GIGABYTE
+"""Host link of a modelled engine whose own is unknown; only used when pages leave the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRates:
+    """Seconds of one engine: each decode step, each KV token read in it, each token prefilled."""
+
+    step_s: float
+    kv_token_s: float
+    prefill_token_s: float
+    slots: int
+    kv_tokens: int
+    """Tokens that its device tier holds."""
+
+    def physics(self) -> EnginePhysics:
+        """The same costs as the modelled engine wants them: bytes a second are tokens a second."""
+        return EnginePhysics(
+            weights_bytes=0.0,
+            kv_bytes_per_token=self.kv_token_s,
+            bandwidth=1.0,
+            step_overhead_s=self.step_s,
+            kv_capacity_tokens=self.kv_tokens,
+            parameters=self.prefill_token_s / 2,
+            layers=0,
+            width=0,
+            prefill_flops=1.0,
+            slots=self.slots,
+            host_link_bytes_s=LINK_BYTES_S,
+            network_bytes_s=LINK_BYTES_S,
+            disk_bytes_s=LINK_BYTES_S,
+            host_tier_tokens=0,
+        )
+
+    def scaled(self, factor: float) -> "EngineRates":
+        """A slower (above 1) or faster engine of the same shape."""
+        return replace(
+            self,
+            step_s=self.step_s * factor,
+            kv_token_s=self.kv_token_s * factor,
+            prefill_token_s=self.prefill_token_s * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRates:
+    """Seconds of the trainer: each token of a group's backward, and the update of a step."""
+
+    token_s: float
+    update_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Waits that are nobody's work, in seconds."""
+
+    sandbox_s: float
+    """From the opening of a group to its sandboxes."""
+    turn_s: float
+    """Of each turn, beside generation and tool: calls between hosts."""
+    grade_s: float
+    """From the last rollout's end to the group's verdicts."""
+    sync_s: float
+    """An engine takes new weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Everything that a plan assumes of its machines."""
+
+    engine: EngineRates
+    trainer: TrainerRates
+    delays: Delays
+
+
+def log_normal(chance: Random, spread: float) -> float:
+    """A factor around 1 whose logarithm has this standard deviation."""
+    return math.exp(chance.gauss(0.0, spread)) if spread > 0 else 1.0
