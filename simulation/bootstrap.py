@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from simulation.fitting import Row
-from simulation.plan import Draw, Outcome, PlannedGroup
+from simulation.plan import Draw, Course, PlannedGroup
 from simulation.rates import Rates
 from simulation.recorded import (
     RecordedGroup,
@@ -79,11 +79,11 @@ def _is_whole(group: RecordedGroup) -> bool:
     return bool(group.rollouts) and all(one.turns for one in group.rollouts)
 
 
-def outcome_of(job: RecordedJob) -> Outcome:
+def course_of(job: RecordedJob) -> Course:
     """What the recorded job really did, in the measures of a simulated one."""
     rollouts = [(group, one) for group in job.groups for one in group.rollouts]
     began_s = min(group.opened_s for group in job.groups)
-    return Outcome(
+    return Course(
         began_s=began_s,
         commits_s=tuple(step.committed_s for step in job.steps),
         staleness=tuple(lag for step in job.steps for lag in step.staleness),

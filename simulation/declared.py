@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from simulation.plan import Draw, PlannedGroup
+from simulation.plan import Draw, Inputs, PlannedGroup
 from simulation.rates import Delays, EngineRates, Rates, TrainerRates, log_normal
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 from simulation.workload.workload import chance_of
@@ -216,6 +216,39 @@ class DeclaredInputs:
         )
         groups = DeclaredGroups(shifted, self.bounds, group_size, chance.getrandbits(32))
         return Draw(rates, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroupsInputs:
+    """`Inputs` with recorded work on an engine of the table."""
+
+    engine: KnownEngine
+    recorded: Inputs
+
+    def draw(self, chance: Random, group_size: int) -> Draw:
+        """Groups of a bootstrap sample; waits as recorded, costs around the table's."""
+        drawn = self.recorded.draw(chance, group_size)
+        factor = log_normal(chance, ENGINE_SPREAD)
+        token_s = self.engine.trainer.token_s * log_normal(chance, ENGINE_SPREAD)
+        rates = Rates(
+            self.engine.rates.scaled(factor),
+            TrainerRates(token_s, self.engine.trainer.update_s),
+            self.engine.delays,
+        )
+        return Draw(rates, drawn.groups)
+
+
+def profile_of_limits(bounds: Bounds) -> Profile:
+    """What is assumed of an environment of which only the limits are known: a wide spread below them."""
+    turns, tokens = bounds.turns_max, min(bounds.output_tokens_max, bounds.context_tokens)
+    context = bounds.context_tokens
+    return Profile(
+        turns=Declared(max(turns / 8, 1.0), max(turns / 2, 1.0), float(turns)),
+        prompt_tokens=Declared(context / 64, context / 16, context / 4),
+        output_tokens=Declared(tokens / 32, tokens / 8, tokens / 2),
+        observation_tokens=Declared(context / 256, context / 64, context / 16),
+        tool_s=Declared(0.02, 0.5, 10.0),
+    )
 
 
 def _shifted(one: Declared, chance: Random) -> Declared:

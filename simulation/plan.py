@@ -1,6 +1,6 @@
 """What a job would take: the same core, run in virtual time on what is known of its work and machines.
 
-    PlanRequest -> [replica: draw rates and groups -> run the core -> Outcome -> figures] x n -> Forecast
+    PlanRequest -> [replica: draw rates and groups -> run the core -> Course -> figures] x n -> Forecast
 
 Method. A replica is one whole simulated run. Recorded inputs are a bootstrap (Efron 1979): its groups
 are drawn with replacement from the recorded ones, and the engine's and the trainer's costs are fitted
@@ -104,7 +104,7 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Course:
     """What one run did, simulated or recorded. Times in seconds from any origin."""
 
     began_s: float
@@ -165,7 +165,7 @@ class Forecast:
     replicas: int
 
 
-Rehearse = Callable[[JobPlan, PlanPool, Draw], Outcome]
+Rehearse = Callable[[JobPlan, PlanPool, Draw], Course]
 """Runs a plan to its last step in virtual time."""
 
 
@@ -188,33 +188,33 @@ def forecast(
         chance = chance_of(request.seed, number, "plan")
         draw = request.inputs.draw(chance, plan.group_size)
         slots = draw.rates.engine.slots
-        outcome = rehearse(plan, request.pool, draw)
+        course = rehearse(plan, request.pool, draw)
         factor = request.bias * log_normal(chance, request.model_error)
-        runs.append(_scaled(figures_of(outcome, left), factor))
-        staleness.append(shares_of(outcome.staleness))
+        runs.append(_scaled(figures_of(course, left), factor))
+        staleness.append(shares_of(course.staleness))
     by_figure = {figure: interval_of([run[figure] for run in runs]) for figure in Figure}
     return Forecast(by_figure, _by_lag(staleness), slots, plan.max_steps, len(runs))
 
 
-def figures_of(outcome: Outcome, steps_left: int = 0) -> dict[Figure, float]:
+def figures_of(course: Course, steps_left: int = 0) -> dict[Figure, float]:
     """The figures of one run; `steps_left` more steps are as the later half of those that were made."""
-    span = max(outcome.commits_s[-1] - outcome.began_s, 1e-9)
-    count = len(outcome.commits_s)
+    span = max(course.commits_s[-1] - course.began_s, 1e-9)
+    count = len(course.commits_s)
     half = count // 2
-    later_from = outcome.commits_s[half - 1] if half else outcome.began_s
-    later_s = (outcome.commits_s[-1] - later_from) / (count - half)
+    later_from = course.commits_s[half - 1] if half else course.began_s
+    later_s = (course.commits_s[-1] - later_from) / (count - half)
     total_s = span + steps_left * later_s
-    engine_s = outcome.engines * span
-    sandboxes = outcome.sandbox_s / span
+    engine_s = course.engines * span
+    sandboxes = course.sandbox_s / span
     return {
         Figure.STEP_S: total_s / (count + steps_left),
         Figure.TOTAL_S: total_s,
-        Figure.STALENESS_MEAN: math.fsum(outcome.staleness) / max(len(outcome.staleness), 1),
-        Figure.ENGINE_USE: min(outcome.busy_s / engine_s, 1.0),
-        Figure.ACTIVE: outcome.generate_s / engine_s,
+        Figure.STALENESS_MEAN: math.fsum(course.staleness) / max(len(course.staleness), 1),
+        Figure.ENGINE_USE: min(course.busy_s / engine_s, 1.0),
+        Figure.ACTIVE: course.generate_s / engine_s,
         Figure.SANDBOXES: sandboxes,
-        Figure.SANDBOXES_PEAK: float(outcome.sandboxes_peak),
-        Figure.COST_USD: cost_usd(total_s, outcome.engines, sandboxes),
+        Figure.SANDBOXES_PEAK: float(course.sandboxes_peak),
+        Figure.COST_USD: cost_usd(total_s, course.engines, sandboxes),
     }
 
 
