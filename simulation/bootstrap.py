@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from simulation.fitting import Row
-from simulation.plan import Draw, Course, PlannedGroup
+from simulation.plan import Course, Draw, PlannedGroup
 from simulation.rates import Rates
 from simulation.recorded import (
     RecordedGroup,

@@ -8,8 +8,8 @@ from api.problems import Finding
 STEPS_DEFAULT: Final = 12
 """Simulated steps unless others are asked for: beyond the ramp of an asynchronous job, and cheap."""
 
-ROLLOUTS_MAX: Final = 100_000
-"""Simulated rollouts of all runs of a plan: about two minutes of one core."""
+ROLLOUTS_MAX: Final = 50_000
+"""Simulated rollouts of all runs of a plan: a minute or two of one core."""
 
 MODELLED: Final = frozenset(
     {
