@@ -1,20 +1,21 @@
 """Recorded jobs as inputs of a plan: groups drawn with replacement, costs fitted to each draw."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from simulation.fitting import Row
 from simulation.plan import Course, Draw, PlannedGroup
-from simulation.rates import Rates
+from simulation.rates import Crowds, Rates, Waits
 from simulation.recorded import (
     RecordedGroup,
     RecordedJob,
-    RecordedRollout,
-    delays_of,
+    crowds_of,
     engine_rows,
     fit_engine,
     fit_trainer,
+    sync_s_of,
+    waits_of,
 )
 from simulation.workload.workload import chance_of
 
@@ -24,6 +25,7 @@ class DrawnGroups:
     """Groups of one replica, by ordinal; the same ordinal is the same group."""
 
     groups: Sequence[RecordedGroup]
+    waits: Mapping[tuple[int, int], Waits]
     size: int
     seed: int
 
@@ -34,19 +36,23 @@ class DrawnGroups:
         flat less often.
         """
         chance = chance_of(self.seed, ordinal, "recorded group")
-        source = self.groups[chance.randrange(len(self.groups))].rollouts
-        members = _members(source, self.size, chance)
+        source = self.groups[chance.randrange(len(self.groups))]
+        places = _places(len(source.rollouts), self.size, chance)
+        members = [source.rollouts[place] for place in places]
         rewards = [one.reward for one in members if one.reward is not None]
-        is_flat = bool(rewards) and min(rewards) == max(rewards)
-        return PlannedGroup(tuple(one.trajectory() for one in members), is_flat)
+        return PlannedGroup(
+            members=tuple(one.trajectory() for one in members),
+            waits=tuple(self.waits[source.ordinal, place] for place in places),
+            grade_s=max(source.graded_s - source.closed_s, 0.0),
+            is_flat=bool(rewards) and min(rewards) == max(rewards),
+        )
 
 
-def _members(
-    source: Sequence[RecordedRollout], size: int, chance: Random
-) -> Sequence[RecordedRollout]:
-    if size <= len(source):
-        return chance.sample(source, size)
-    return [*source, *(source[chance.randrange(len(source))] for _ in range(size - len(source)))]
+def _places(count: int, size: int, chance: Random) -> Sequence[int]:
+    """Members of a recorded group that a drawn one has, by their places in it."""
+    if size <= count:
+        return chance.sample(range(count), size)
+    return [*range(count), *(chance.randrange(count) for _ in range(size - count))]
 
 
 @dataclass(slots=True)
@@ -58,12 +64,16 @@ class RecordedInputs:
     """Other engine slots than the recorded ones."""
     _rows: dict[int, list[Row]] = field(init=False, repr=False)
     _groups: list[RecordedGroup] = field(init=False, repr=False)
+    _waits: dict[tuple[int, int], Waits] = field(init=False, repr=False)
+    _crowds: Crowds = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises NotEnoughRecorded."""
         self.job.check()
         self._groups = [group for group in self.job.groups if _is_whole(group)]
         self._rows = engine_rows(self._groups)
+        self._waits = waits_of(self.job)
+        self._crowds = crowds_of(self.job, self._waits)
 
     def draw(self, chance: Random, group_size: int) -> Draw:
         """One bootstrap sample of groups and of steps."""
@@ -71,8 +81,10 @@ class RecordedInputs:
         steps = [self.job.steps[chance.randrange(len(self.job.steps))] for _ in self.job.steps]
         rows = [row for group in groups for row in self._rows[group.ordinal]]
         fitted = fit_engine(rows, self.slots or self.job.slots, self.job.kv_tokens)
-        rates = Rates(fitted.rates, fit_trainer(steps), delays_of(self.job))
-        return Draw(rates, DrawnGroups(groups, group_size, chance.getrandbits(32)))
+        trainer = fit_trainer(steps, self.job.groups_per_batch)
+        rates = Rates(fitted.rates, trainer, sync_s_of(self.job), self._crowds)
+        drawn = DrawnGroups(groups, self._waits, group_size, chance.getrandbits(32))
+        return Draw(rates, drawn)
 
 
 def _is_whole(group: RecordedGroup) -> bool:

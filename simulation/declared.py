@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from simulation.plan import Draw, Inputs, PlannedGroup
-from simulation.rates import Delays, EngineRates, Rates, TrainerRates, log_normal
+from simulation.rates import EngineRates, Rates, TrainerRates, Waits, log_normal
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 from simulation.workload.workload import chance_of
 
@@ -32,6 +32,16 @@ Z90: Final = 1.2815515655446004
 
 TURNS_MAX: Final = 1_000
 """Of one declared rollout; a job spec allows no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Waits of a platform of which nothing was measured, in seconds."""
+
+    sandbox_s: float
+    turn_s: float
+    grade_s: float
+    sync_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,7 @@ class DeclaredGroups:
 
     profile: Profile
     bounds: Bounds
+    delays: Delays
     size: int
     seed: int
 
@@ -162,7 +173,9 @@ class DeclaredGroups:
         prompt = min(prompt, self.bounds.context_tokens - 1)
         shared = chance.gauss(0.0, math.sqrt(GROUP_SHARE))
         members = tuple(self._member(prompt, shared, chance) for _ in range(self.size))
-        return PlannedGroup(members, chance.random() < self.profile.flat_share)
+        waits = Waits(self.delays.sandbox_s, self.delays.turn_s, self.delays.turn_s)
+        is_flat = chance.random() < self.profile.flat_share
+        return PlannedGroup(members, (waits,) * self.size, self.delays.grade_s, is_flat)
 
     def _member(self, prompt: int, shared: float, chance: Random) -> Trajectory:
         own = chance.gauss(0.0, math.sqrt(1.0 - GROUP_SHARE))
@@ -204,7 +217,7 @@ class DeclaredInputs:
             TrainerRates(
                 known.trainer.token_s * log_normal(chance, ENGINE_SPREAD), known.trainer.update_s
             ),
-            known.delays,
+            known.delays.sync_s,
         )
         shifted = Profile(
             _shifted(profile.turns, chance),
@@ -214,7 +227,8 @@ class DeclaredInputs:
             _shifted(profile.tool_s, chance),
             profile.flat_share,
         )
-        groups = DeclaredGroups(shifted, self.bounds, group_size, chance.getrandbits(32))
+        seed = chance.getrandbits(32)
+        groups = DeclaredGroups(shifted, self.bounds, known.delays, group_size, seed)
         return Draw(rates, groups)
 
 
@@ -233,7 +247,8 @@ class RecordedGroupsInputs:
         rates = Rates(
             self.engine.rates.scaled(factor),
             TrainerRates(token_s, self.engine.trainer.update_s),
-            self.engine.delays,
+            self.engine.delays.sync_s,
+            drawn.rates.crowds,
         )
         return Draw(rates, drawn.groups)
 

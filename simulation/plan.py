@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from domain.billing import PRICE_USD_PER_HOUR, Resource
 from domain.plan import JobPlan
-from simulation.rates import Rates, log_normal
+from simulation.rates import Rates, Waits, log_normal
 from simulation.summary import quantile
 from simulation.workload.trajectory import Trajectory
 from simulation.workload.workload import chance_of
@@ -29,7 +29,7 @@ LOW: Final = 0.1
 HIGH: Final = 0.9
 """Quantiles of the replicas between which 80 % of them lie."""
 
-MODEL_ERROR_MIN: Final = 0.08
+MODEL_ERROR_MIN: Final = 0.1
 """Standard deviation of the logarithm of time below which no model is believed."""
 
 HOUR_S: Final = 3600.0
@@ -48,6 +48,10 @@ class PlannedGroup:
     """What one group will do. `is_flat`: all rewards equal, so that it is dropped and refilled."""
 
     members: tuple[Trajectory, ...]
+    waits: tuple[Waits, ...]
+    """Of each member."""
+    grade_s: float
+    """From the last member's end to the verdicts."""
     is_flat: bool = False
 
 

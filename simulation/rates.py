@@ -65,18 +65,48 @@ class TrainerRates:
     update_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Delays:
-    """Waits that are nobody's work, in seconds."""
+CROWD_FACTOR_MAX: Final = 4.0
+"""How far a wait is scaled to another load at the most; beyond it nothing was seen."""
 
-    sandbox_s: float
-    """From the opening of a group to its sandboxes."""
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How a wait grows with the rollouts in flight: `base` + `slope` x rollouts, in seconds.
+
+    Where engines, nodes and trainer share cores, every wait is longer the more is going on.
+    """
+
+    base: float = 1.0
+    slope: float = 0.0
+
+    def factor(self, seen: float, now: float) -> float:
+        """What a wait that was seen beside `seen` rollouts is multiplied by beside `now`."""
+        before, after = self.base + self.slope * seen, self.base + self.slope * now
+        if before <= 0.0 or after <= 0.0:
+            return 1.0
+        return min(max(after / before, 1.0 / CROWD_FACTOR_MAX), CROWD_FACTOR_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowds:
+    """The three waits of a rollout, each with its own dependence."""
+
+    place: Crowd = Crowd()
+    turn: Crowd = Crowd()
+    grade: Crowd = Crowd()
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds of one rollout that are nobody's work, and the rollouts that were in flight then."""
+
+    place_s: float
+    """From the opening of its group to its first generation."""
     turn_s: float
     """Of each turn, beside generation and tool: calls between hosts."""
-    grade_s: float
-    """From the last rollout's end to the group's verdicts."""
-    sync_s: float
-    """An engine takes new weights."""
+    close_s: float
+    """From its last token to its end: the last reply, the upload."""
+    crowd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +115,9 @@ class Rates:
 
     engine: EngineRates
     trainer: TrainerRates
-    delays: Delays
+    sync_s: float
+    """An engine takes new weights."""
+    crowds: Crowds = Crowds()
 
 
 def log_normal(chance: Random, spread: float) -> float:

@@ -2,19 +2,20 @@
 
     placements, turns -> who generated beside whom -> least squares -> EngineRates
     steps, trained tokens, updates                 -> ratio          -> TrainerRates
-    openings, placements, verdicts, syncs          -> quantiles      -> Delays
+    openings, placements, verdicts                 -> as they were, by the load they were seen under
 
 Each fit can be repeated on a resample of groups or steps: that is the forecast's parameter
 uncertainty. Generation seconds exclude queueing (the engine measures them from its admission on).
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from simulation.fitting import Row, fit, log_spread
-from simulation.rates import Delays, EngineRates, TrainerRates
+from simulation.fitting import Row, fit_relative, log_spread
+from simulation.rates import Crowd, Crowds, EngineRates, TrainerRates, Waits
 from simulation.summary import quantile
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 
@@ -109,6 +110,8 @@ class RecordedStep:
     trained_tokens: int
     staleness: tuple[int, ...] = ()
     """Of each of its groups, frozen at assignment."""
+    assigned_s: float | None = None
+    """When its last position was given away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +121,7 @@ class RecordedJob:
     groups: tuple[RecordedGroup, ...]
     steps: tuple[RecordedStep, ...]
     syncs_s: tuple[float, ...]
-    sandboxes_s: tuple[float, ...] = ()
-    """From the opening of a group to a sandbox of it."""
+    groups_per_batch: int = 1
     engines: int = 1
     slots: int = 1
     kv_tokens: int = 1
@@ -200,37 +202,141 @@ def engine_rows(groups: Sequence[RecordedGroup]) -> dict[int, list[Row]]:
 def fit_engine(rows: Iterable[Row], slots: int, kv_tokens: int) -> EngineFit:
     """The engine's coefficients by least squares of relative errors."""
     listed = list(rows)
-    step_s, kv_token_s, prefill_token_s = fit(listed, 3)
+    step_s, kv_token_s, prefill_token_s = fit_relative(listed, 3)
     rates = EngineRates(step_s, kv_token_s, prefill_token_s, slots, kv_tokens)
     return EngineFit(rates, log_spread(listed, (step_s, kv_token_s, prefill_token_s)), len(listed))
 
 
-def fit_trainer(steps: Sequence[RecordedStep]) -> TrainerRates:
-    """Updates as they were measured, the rest by trained tokens; without measures by least squares."""
+def fit_trainer(steps: Sequence[RecordedStep], groups_per_batch: int = 1) -> TrainerRates:
+    """Updates as they were measured, the rest by trained tokens; without measures by least squares.
+
+    What passed between the last assignment and the commit beyond the work that then was left (the
+    last group and the update) is waiting, and part of the update here.
+    """
     updates = [step.update_s for step in steps if step.update_s is not None]
     if updates:
         work_s = math.fsum(step.busy_s - (step.update_s or 0.0) for step in steps)
         tokens = sum(step.trained_tokens for step in steps)
-        mean_s = math.fsum(updates) / len(updates)
-        return TrainerRates(max(work_s, 0.0) / max(tokens, 1), mean_s)
-    rows = [
-        Row((float(step.trained_tokens), 1.0), step.busy_s, max(step.busy_s, LEAST_SECONDS))
+        token_s = max(work_s, 0.0) / max(tokens, 1)
+        update_s = math.fsum(updates) / len(updates)
+    else:
+        rows = [Row((float(one.trained_tokens), 1.0), one.busy_s, 1.0) for one in steps]
+        token_s, update_s = fit_relative(rows, 2)
+    waited = [
+        step.committed_s
+        - step.assigned_s
+        - update_s
+        - token_s * step.trained_tokens / groups_per_batch
         for step in steps
+        if step.assigned_s is not None
     ]
-    token_s, update_s = fit(rows, 2)
-    return TrainerRates(token_s, update_s)
+    return TrainerRates(token_s, update_s + _at(waited, 0.5))
 
 
-def delays_of(job: RecordedJob) -> Delays:
-    """Waits without queueing: low quantiles of what was seen; verdicts and syncs by their median."""
-    rollouts = [one for group in job.groups for one in group.rollouts if one.turns]
-    last_replies = [one.turns[-1].tool_s for one in rollouts]
-    return Delays(
-        sandbox_s=_at(job.sandboxes_s, QUIET),
-        turn_s=_at([one.overhead_s for one in rollouts], QUIET),
-        grade_s=_at([g.graded_s - g.closed_s for g in job.groups], 0.5) + _at(last_replies, 0.5),
-        sync_s=_at(job.syncs_s, 0.5),
+def waits_of(job: RecordedJob) -> dict[tuple[int, int], Waits]:
+    """Waits of each rollout by (ordinal, place in its group), with the rollouts then in flight.
+
+    Where all slots of a host were taken, waits hold queueing, which the simulator adds by itself:
+    then the quiet quarter of all rollouts speaks for each of them.
+    """
+    crowd = _Crowding([(g.opened_s, one.ended_s) for g in job.groups for one in g.rollouts])
+    found = {
+        (group.ordinal, place): Waits(
+            place_s=max(one.placed_s - group.opened_s, 0.0) + one.overhead_s,
+            turn_s=one.overhead_s,
+            close_s=one.overhead_s + one.turns[-1].tool_s,
+            crowd=crowd.mean(group.opened_s, one.ended_s),
+        )
+        for group in job.groups
+        for place, one in enumerate(group.rollouts)
+        if one.turns
+    }
+    if not found or not _is_saturated(job):
+        return found
+    quiet = Waits(
+        place_s=_at([one.place_s for one in found.values()], QUIET),
+        turn_s=_at([one.turn_s for one in found.values()], QUIET),
+        close_s=_at([one.close_s for one in found.values()], QUIET),
     )
+    return dict.fromkeys(found, quiet)
+
+
+def crowds_of(job: RecordedJob, waits: Mapping[tuple[int, int], Waits]) -> Crowds:
+    """How waits grew with the rollouts in flight: a line through all of them, never falling."""
+    grades = [
+        (crowd, group.graded_s - group.closed_s)
+        for group in job.groups
+        for crowd in _means(waits, group)
+    ]
+    return Crowds(
+        place=_line([(one.crowd, one.place_s) for one in waits.values()]),
+        turn=_line([(one.crowd, one.turn_s) for one in waits.values()]),
+        grade=_line(grades),
+    )
+
+
+def sync_s_of(job: RecordedJob) -> float:
+    """Median of the weight syncs."""
+    return _at(job.syncs_s, 0.5)
+
+
+def _means(waits: Mapping[tuple[int, int], Waits], group: RecordedGroup) -> Iterable[float]:
+    crowds = [
+        waits[key].crowd
+        for place in range(len(group.rollouts))
+        if (key := (group.ordinal, place)) in waits
+    ]
+    return [math.fsum(crowds) / len(crowds)] if crowds else []
+
+
+def _line(points: Sequence[tuple[float, float]]) -> Crowd:
+    rows = [Row((1.0, crowd), max(wait, 0.0), 1.0) for crowd, wait in points]
+    base, slope = fit_relative(rows, 2) if rows else (1.0, 0.0)
+    return Crowd(base, slope)
+
+
+def _is_saturated(job: RecordedJob) -> bool:
+    """Whether so many generated at once on a host that others must have waited for a slot."""
+    spans = [span for group in job.groups for span in _spans(group)]
+    moments = sorted(
+        [(span.start_s, 1, span.host) for span in spans]
+        + [(span.end_s, -1, span.host) for span in spans]
+    )
+    active: dict[str, int] = {}
+    for _, change, host in moments:
+        active[host] = active.get(host, 0) + change
+        if active[host] >= job.slots:
+            return True
+    return False
+
+
+class _Crowding:
+    """Rollouts in flight over time, as an integral that any stretch can be read from."""
+
+    def __init__(self, spans: Sequence[tuple[float, float]]) -> None:
+        moments = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+        self._times: list[float] = []
+        self._areas: list[float] = []
+        self._counts: list[int] = []
+        area, count = 0.0, 0
+        for now, change in moments:
+            area += count * (now - self._times[-1]) if self._times else 0.0
+            count += change
+            self._times.append(now)
+            self._areas.append(area)
+            self._counts.append(count)
+
+    def mean(self, start: float, end: float) -> float:
+        """Of a stretch."""
+        if end <= start:
+            return float(self._counts[bisect_right(self._times, start) - 1])
+        return (self._area(end) - self._area(start)) / (end - start)
+
+    def _area(self, now: float) -> float:
+        place = bisect_right(self._times, now) - 1
+        if place < 0:
+            return 0.0
+        return self._areas[place] + self._counts[place] * (now - self._times[place])
 
 
 def turns_of(

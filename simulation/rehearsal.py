@@ -4,17 +4,19 @@ The world gives a sandbox at once, a verdict at once and never the same reward t
 these facts reaches the core when it would in the platform, and groups that taught nothing are told so.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from domain.events import Event, GroupGraded, RolloutClosed, SandboxReady
-from domain.ids import GroupId, RolloutId, ordinal_of
+from domain.ids import GroupId, RolloutId, group_of, index_of, ordinal_of
 from domain.plan import JobPlan, OnNoSignal, Pool, StrategyName
 from scheduler.core.coordinator import Coordinator
 from scheduler.core.strategies import Venus, rules_for
+from simulation.engine import ModelledEngine
 from simulation.plan import CannotModel, Course, Draw, Groups, PlannedGroup, PlanPool, PlanTooLarge
-from simulation.workload.trajectory import Trajectory, Turn
+from simulation.rates import Crowd, Waits
+from simulation.stream import Stream
+from simulation.workload.trajectory import Trajectory
 from simulation.world import Setup, World
 
 EVENTS_MAX: Final = 2_000_000
@@ -28,20 +30,17 @@ GRADING_RESERVE: Final = 1
 
 
 class PlannedWork:
-    """Work of a replica as the world asks for it, calls between hosts added to each gap."""
+    """Work of a replica as the world asks for it; each group is drawn once."""
 
-    def __init__(self, groups: Groups, turn_s: float) -> None:
+    def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._turn_s = turn_s
         self._known: dict[int, PlannedGroup] = {}
 
     def planned(self, ordinal: int) -> PlannedGroup:
         """The group with this ordinal."""
         found = self._known.get(ordinal)
         if found is None:
-            drawn = self._groups.group(ordinal)
-            members = tuple(_with_calls(one, self._turn_s) for one in drawn.members)
-            found = self._known[ordinal] = replace(drawn, members=members)
+            found = self._known[ordinal] = self._groups.group(ordinal)
         return found
 
     def group(self, ordinal: int) -> tuple[Trajectory, ...]:
@@ -54,15 +53,15 @@ class PlannedWork:
 
 
 class RehearsedWorld(World):
-    """The simulated world with a plan's delays and pool; it also notes who held a sandbox when."""
+    """The simulated world with a plan's waits and pool; it also notes who held a sandbox when."""
 
     def __init__(self, setup: Setup, draw: Draw, pool: PlanPool) -> None:
         super().__init__(setup)
         self.core = Coordinator(
             Pool(setup.engines, 1, pool.sandboxes, GRADING_RESERVE), checking=False
         )
-        self._draw = draw
-        self._work = setup.workload
+        self._crowds = draw.rates.crowds
+        self._work = PlannedWork(draw.groups)
         self.began_s: float | None = None
         self.sandboxes_peak = 0
         self.sandbox_s = 0.0
@@ -72,19 +71,33 @@ class RehearsedWorld(World):
         """Hand a fact to the core when it would arrive."""
         if self.events > EVENTS_MAX:
             raise PlanTooLarge(f"a replica has more than {EVENTS_MAX} events")
-        delays = self._draw.rates.delays
         match event:
             case SandboxReady(rollout_id=rollout_id):
-                self._after(delays.sandbox_s, lambda: self._lend(rollout_id, event))
+                self._lend(rollout_id)
+                wait_s = self._waits(rollout_id).place_s
+                self._later(wait_s * self._factor(self._crowds.place, rollout_id), event)
             case GroupGraded(group_id=group_id):
-                is_flat = self._planned(group_id).is_flat
-                told = replace(event, zero_variance=is_flat)
-                self._after(delays.grade_s, lambda: self._tell(told))
+                planned = self._planned(group_id)
+                told = replace(event, zero_variance=planned.is_flat)
+                self._later(self._graded_after_s(planned), told)
             case RolloutClosed(rollout_id=rollout_id):
                 self._give_back(rollout_id)
-                self._tell(event)
+                super().feed(event)
             case _:
-                self._tell(event)
+                super().feed(event)
+
+    def turn_sampled(self, engine: ModelledEngine, stream: Stream) -> None:
+        """Calls between hosts lengthen the gap that begins; behind the last turn nobody waits."""
+        episode = self.episodes[stream.rollout_id]
+        turns = episode.trajectory.turns
+        if episode.turn + 1 < len(turns):
+            calls_s = self._waits(stream.rollout_id).turn_s
+            calls_s *= self._factor(self._crowds.turn, stream.rollout_id)
+            turn = turns[episode.turn]
+            longer = replace(turn, tool_s=turn.tool_s + calls_s)
+            before, after = turns[: episode.turn], turns[episode.turn + 1 :]
+            episode.trajectory = Trajectory((*before, longer, *after))
+        super().turn_sampled(engine, stream)
 
     def course(self) -> Course:
         """Run to the end, in the measures of a plan."""
@@ -101,23 +114,31 @@ class RehearsedWorld(World):
             sandboxes_peak=self.sandboxes_peak,
         )
 
-    def _tell(self, event: Event) -> None:
-        super().feed(event)
-
-    def _after(self, seconds: float, act: Callable[[], None]) -> None:
-        self.clock.after(seconds, act)
+    def _later(self, seconds: float, event: Event) -> None:
+        feed = super().feed
+        self.clock.after(seconds, lambda: feed(event))
 
     def _planned(self, group_id: GroupId) -> PlannedGroup:
-        assert isinstance(self._work, PlannedWork)
         return self._work.planned(ordinal_of(group_id))
 
-    def _lend(self, rollout_id: RolloutId, event: Event) -> None:
-        delay = self._draw.rates.delays.sandbox_s
-        began = self.clock.now - delay
-        self.began_s = began if self.began_s is None else min(self.began_s, began)
-        self._held[rollout_id] = began
+    def _waits(self, rollout_id: RolloutId) -> Waits:
+        return self._planned(group_of(rollout_id)).waits[index_of(rollout_id)]
+
+    def _factor(self, crowd: Crowd, rollout_id: RolloutId) -> float:
+        return crowd.factor(self._waits(rollout_id).crowd, len(self._held))
+
+    def _graded_after_s(self, planned: PlannedGroup) -> float:
+        """Its slowest member's end, then the verdicts, at the load of now."""
+        now = len(self._held)
+        seen = sum(one.crowd for one in planned.waits) / len(planned.waits)
+        close_s = max(one.close_s for one in planned.waits) * self._crowds.turn.factor(seen, now)
+        return close_s + planned.grade_s * self._crowds.grade.factor(seen, now)
+
+    def _lend(self, rollout_id: RolloutId) -> None:
+        now = self.clock.now
+        self.began_s = now if self.began_s is None else self.began_s
+        self._held[rollout_id] = now
         self.sandboxes_peak = max(self.sandboxes_peak, len(self._held))
-        self._tell(event)
 
     def _give_back(self, rollout_id: RolloutId) -> None:
         since = self._held.pop(rollout_id, None)
@@ -133,10 +154,10 @@ def rehearse(plan: JobPlan, pool: PlanPool, draw: Draw) -> Course:
         plan=replace(plan, evaluation=None, on_no_signal=OnNoSignal.SKIP, target_eval=None),
         physics=rates.engine.physics(),
         engines=pool.engines,
-        workload=PlannedWork(draw.groups, rates.delays.turn_s),
+        workload=PlannedWork(draw.groups),
         trainer_tokens_s=1.0 / max(rates.trainer.token_s, 1e-12),
         update_s=rates.trainer.update_s,
-        weight_sync_s=rates.delays.sync_s,
+        weight_sync_s=rates.sync_s,
         tick_s=TICK_S,
     )
     try:
@@ -151,13 +172,3 @@ def check(plan: JobPlan) -> None:
     is_fallback = type(rules_for(plan.scheduling)) is Venus
     if is_fallback and strategy is not StrategyName.VENUS:
         raise CannotModel(f"the core has no strategy {strategy.value!r}")
-
-
-def _with_calls(one: Trajectory, turn_s: float) -> Trajectory:
-    """Calls between hosts lengthen every gap; behind the last turn nobody waits for them."""
-    *before, last = one.turns
-    longer = (
-        Turn(turn.new_tokens, turn.output_tokens, turn.tool, turn.tool_s + turn_s)
-        for turn in before
-    )
-    return Trajectory((*longer, last))

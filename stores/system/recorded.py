@@ -17,13 +17,7 @@ from stores import tables as t
 from stores.bill import STEP_S, SYNC_S, UPDATE_S
 
 job, attempt, group, rollout = t.job, t.attempt, t.rollout_group, t.rollout
-hop, box, step, member, metric = (
-    t.rollout_hop,
-    t.sandbox_interval,
-    t.train_step,
-    t.batch_member,
-    t.metric,
-)
+hop, step, member, metric = t.rollout_hop, t.train_step, t.batch_member, t.metric
 
 ROLLOUTS_MAX: Final = 2_048
 """Newest rollouts that a plan learns from: each costs an object to read, and older ones came from
@@ -51,8 +45,6 @@ class KeptRollout:
     opened_s: float
     group_closed_s: float
     graded_s: float
-    sandbox_s: float | None
-    """When its sandbox began."""
     host_id: str
     placed_s: float
     ended_s: float
@@ -71,6 +63,8 @@ class KeptStep:
     update_s: float | None
     trained_tokens: int
     staleness: tuple[int, ...]
+    assigned_s: float | None
+    """When its last position was given away."""
 
 
 async def find(
@@ -112,11 +106,6 @@ async def newest_of_environment(
 async def rollouts(connection: AsyncConnection, attempt_id: str) -> Sequence[KeptRollout]:
     """The newest closed rollouts of graded training groups, by group and index; whole groups only."""
     placed = and_(hop.c.rollout_id == rollout.c.id, hop.c.hop == rollout.c.hop)
-    sandbox = and_(
-        box.c.rollout_id == rollout.c.id,
-        box.c.purpose == "agent",
-        box.c.number == rollout.c["try"],
-    )
     query = (
         select(
             rollout.c.group_id,
@@ -124,7 +113,6 @@ async def rollouts(connection: AsyncConnection, attempt_id: str) -> Sequence[Kep
             _epoch(group.c.created_at).label("opened_s"),
             _epoch(group.c.closed_at).label("group_closed_s"),
             _epoch(group.c.graded_at).label("graded_s"),
-            _epoch(box.c.started_at).label("sandbox_s"),
             hop.c.host_id,
             _epoch(hop.c.placed_at).label("placed_s"),
             _epoch(func.coalesce(hop.c.ended_at, rollout.c.closed_at)).label("ended_s"),
@@ -134,7 +122,6 @@ async def rollouts(connection: AsyncConnection, attempt_id: str) -> Sequence[Kep
         )
         .join(group, group.c.id == rollout.c.group_id)
         .join(hop, placed)
-        .outerjoin(box, sandbox)
         .where(
             rollout.c.attempt_id == attempt_id,
             group.c.purpose == Purpose.TRAIN.value,
@@ -161,6 +148,7 @@ async def steps(connection: AsyncConnection, attempt_id: str) -> Sequence[KeptSt
     measures = await _measures(connection, attempt_id)
     tokens = await _trained_tokens(connection, attempt_id)
     staleness = await _staleness(connection, attempt_id)
+    assigned = await _assigned(connection, attempt_id)
     return [
         KeptStep(
             step=row.step,
@@ -169,6 +157,7 @@ async def steps(connection: AsyncConnection, attempt_id: str) -> Sequence[KeptSt
             update_s=measures.get((row.step, UPDATE_S)),
             trained_tokens=tokens.get(row.step, 0),
             staleness=staleness.get(row.step, ()),
+            assigned_s=assigned.get(row.step),
         )
         for row in rows
         if (row.step, STEP_S) in measures
@@ -209,7 +198,6 @@ def _rollout(row: Row[Any]) -> KeptRollout:
         opened_s=float(row.opened_s),
         group_closed_s=float(row.group_closed_s),
         graded_s=float(row.graded_s),
-        sandbox_s=None if row.sandbox_s is None else float(row.sandbox_s),
         host_id=row.host_id,
         placed_s=float(row.placed_s),
         ended_s=float(row.ended_s),
@@ -250,3 +238,12 @@ async def _staleness(connection: AsyncConnection, attempt_id: str) -> Mapping[in
     for row in rows:
         found[row.step] = (*found.get(row.step, ()), row.staleness)
     return found
+
+
+async def _assigned(connection: AsyncConnection, attempt_id: str) -> Mapping[int, float]:
+    rows = await connection.execute(
+        select(member.c.step, _epoch(func.max(member.c.created_at)).label("assigned_s"))
+        .where(member.c.attempt_id == attempt_id)
+        .group_by(member.c.step)
+    )
+    return {row.step: float(row.assigned_s) for row in rows}

@@ -58,14 +58,13 @@ async def read_recorded(
                 update_s=one.update_s,
                 trained_tokens=one.trained_tokens,
                 staleness=one.staleness,
+                assigned_s=one.assigned_s,
             )
             for one in steps
             if one.committed_s > first_s
         ),
         syncs_s=tuple(syncs),
-        sandboxes_s=tuple(
-            one.sandbox_s - one.opened_s for one in kept if one.sandbox_s is not None
-        ),
+        groups_per_batch=int(found.spec["rollout"]["groups_per_batch"]),
         engines=max(engines, 1),
         slots=limits[0],
         kv_tokens=limits[1],

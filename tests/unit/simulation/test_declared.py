@@ -12,6 +12,7 @@ from simulation.declared import (
     Declared,
     DeclaredGroups,
     DeclaredInputs,
+    Delays,
     Profile,
     engine_for,
     profile_of_limits,
@@ -32,7 +33,7 @@ PROFILE = Profile(
 
 def drawn(count: int, profile: Profile = PROFILE, bounds: Bounds = BOUNDS) -> list[PlannedGroup]:
     """Groups of four."""
-    groups = DeclaredGroups(profile, bounds, 4, seed=3)
+    groups = DeclaredGroups(profile, bounds, Delays(1.0, 0.1, 2.0, 0.0), 4, seed=3)
     return [groups.group(ordinal) for ordinal in range(count)]
 
 

@@ -11,11 +11,13 @@ from simulation.recorded import (
     RecordedRollout,
     RecordedStep,
     RecordedTurn,
-    delays_of,
+    crowds_of,
     engine_rows,
     fit_engine,
     fit_trainer,
+    sync_s_of,
     turns_of,
+    waits_of,
 )
 from simulation.workload.trajectory import Tool
 from tests.unit.simulation.recorded_jobs import KV_TOKEN_S, PREFILL_TOKEN_S, STEP_S, job
@@ -85,13 +87,56 @@ def test_without_a_measured_update_both_are_fitted() -> None:
     assert (rates.token_s, rates.update_s) == pytest.approx((0.001, 2.0))
 
 
-def test_waits_are_taken_without_queueing() -> None:
-    delays = delays_of(job())
-    assert delays.sandbox_s == pytest.approx(0.2)
-    assert delays.sync_s == pytest.approx(0.5)
-    # Verdicts after 0.3 s, and the last reply of half a second.
-    assert delays.grade_s == pytest.approx(0.8)
-    assert delays.turn_s == pytest.approx(0.0)
+def test_what_passed_between_the_last_assignment_and_the_commit_is_part_of_the_update() -> None:
+    # Two groups a step: half of the work is left at the last assignment, then the update of 2 s.
+    late = [
+        replace(one, assigned_s=one.committed_s - 0.0005 * one.trained_tokens - 2.0 - 0.7)
+        for one in job().steps
+    ]
+    assert fit_trainer(late, groups_per_batch=2).update_s == pytest.approx(2.7)
+
+
+def test_waits_are_those_of_each_rollout() -> None:
+    found = waits_of(job())
+    assert len(found) == 12
+    one = found[3, 0]
+    assert one.place_s == pytest.approx(0.2)
+    assert one.turn_s == pytest.approx(0.0)
+    # The last reply took half a second.
+    assert one.close_s == pytest.approx(0.5)
+    assert one.crowd == pytest.approx(1.0)
+    assert sync_s_of(job()) == pytest.approx(0.5)
+
+
+def crowded(count: int, start_s: float, ordinal: int, wait_s: float) -> RecordedGroup:
+    """Members that all wait so long, at the same time."""
+    members = tuple(
+        RecordedRollout(
+            f"engine{place}",
+            start_s + wait_s,
+            start_s + wait_s + 1.0,
+            (RecordedTurn(10, 10, 5, 1.0, 0.0),),
+            1.0,
+        )
+        for place in range(count)
+    )
+    end_s = start_s + wait_s + 1.0
+    return RecordedGroup(ordinal, start_s, end_s, end_s + 0.1, members)
+
+
+def test_a_wait_that_grows_with_the_rollouts_in_flight_is_a_line() -> None:
+    groups = tuple(crowded(n, 100.0 * n, n, 0.5 + 0.25 * n) for n in (1, 2, 4, 8))
+    crowded_job = RecordedJob(groups, job().steps, (), slots=8)
+    crowds = crowds_of(crowded_job, waits_of(crowded_job))
+    assert (crowds.place.base, crowds.place.slope) == pytest.approx((0.5, 0.25))
+    assert crowds.place.factor(seen=2, now=6) == pytest.approx(2.0)
+    assert crowds.grade.slope == pytest.approx(0.0, abs=1e-6)
+
+
+def test_where_all_slots_were_taken_the_quiet_quarter_speaks_for_all() -> None:
+    groups = tuple(crowded(1, 100.0 * n, n, float(n)) for n in range(1, 6))
+    full = waits_of(RecordedJob(groups, job().steps, (), slots=1))
+    assert {one.place_s for one in full.values()} == {2.0}
 
 
 def test_a_job_without_a_step_says_what_is_missing() -> None:

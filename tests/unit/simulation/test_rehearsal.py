@@ -7,7 +7,7 @@ import pytest
 from domain.plan import JobPlan, Scheduling, StrategyName
 from simulation import rehearsal
 from simulation.plan import CannotModel, Course, Draw, PlannedGroup, PlanPool, PlanTooLarge
-from simulation.rates import Delays, EngineRates, Rates, TrainerRates
+from simulation.rates import Crowd, Crowds, EngineRates, Rates, TrainerRates, Waits
 from simulation.rehearsal import rehearse
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 from tests.simulation.plans import plan
@@ -18,8 +18,10 @@ ONE = Trajectory((Turn(10, 20, Tool.OTHER, 3.0), Turn(5, 10, None, 0.0)))
 RATES = Rates(
     EngineRates(step_s=0.1, kv_token_s=0.0, prefill_token_s=0.0, slots=8, kv_tokens=10_000),
     TrainerRates(token_s=0.01, update_s=2.0),
-    Delays(sandbox_s=0.0, turn_s=0.0, grade_s=0.0, sync_s=0.0),
+    sync_s=0.0,
 )
+
+NO_WAITS = Waits(place_s=0.0, turn_s=0.0, close_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,13 @@ class Same:
     """Every group is the same; every n-th one is flat."""
 
     flat_every: int = 0
+    waits: Waits = NO_WAITS
+    grade_s: float = 0.0
 
     def group(self, ordinal: int) -> PlannedGroup:
         """Two rollouts that are alike."""
         is_flat = self.flat_every > 0 and ordinal % self.flat_every == 0
-        return PlannedGroup((ONE, ONE), is_flat)
+        return PlannedGroup((ONE, ONE), (self.waits, self.waits), self.grade_s, is_flat)
 
 
 def small(**changes: object) -> JobPlan:
@@ -47,11 +51,6 @@ def run(
     return rehearse(job, PlanPool(1, sandboxes), Draw(rates, groups or Same()))
 
 
-def with_delays(**changes: float) -> Rates:
-    """The usual rates with other waits."""
-    return replace(RATES, delays=replace(RATES.delays, **changes))
-
-
 def step_s(course: Course) -> float:
     """Seconds between the first and the second commit."""
     return course.commits_s[1] - course.commits_s[0]
@@ -65,14 +64,27 @@ def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
     assert step_s(run(small())) == pytest.approx(PLAIN_S, abs=0.3)
 
 
-@pytest.mark.parametrize(("wait", "times"), [("sandbox_s", 1), ("grade_s", 1), ("turn_s", 1)])
-def test_a_wait_lengthens_a_synchronous_step(wait: str, times: int) -> None:
-    longer = run(small(), with_delays(**{wait: 4.0}))
-    assert step_s(longer) - step_s(run(small())) == pytest.approx(4.0 * times, abs=0.2)
+@pytest.mark.parametrize("wait", ["place_s", "turn_s", "close_s"])
+def test_a_wait_lengthens_a_synchronous_step(wait: str) -> None:
+    longer = run(small(), groups=Same(waits=replace(NO_WAITS, **{wait: 4.0})))
+    assert step_s(longer) - step_s(run(small())) == pytest.approx(4.0, abs=0.2)
+
+
+def test_verdicts_lengthen_a_synchronous_step() -> None:
+    longer = run(small(), groups=Same(grade_s=4.0))
+    assert step_s(longer) - step_s(run(small())) == pytest.approx(4.0, abs=0.2)
+
+
+def test_a_wait_seen_beside_few_is_longer_beside_many() -> None:
+    crowds = Crowds(place=Crowd(base=0.0, slope=1.0))
+    alone = Same(waits=replace(NO_WAITS, place_s=4.0, crowd=1.0))
+    # The second of two members is the second in flight: it waits twice as long.
+    longer = run(small(), replace(RATES, crowds=crowds), alone)
+    assert step_s(longer) - step_s(run(small())) == pytest.approx(8.0, abs=0.2)
 
 
 def test_a_weight_sync_stands_between_two_synchronous_steps() -> None:
-    longer = run(small(), with_delays(sync_s=5.0))
+    longer = run(small(), replace(RATES, sync_s=5.0))
     assert step_s(longer) - step_s(run(small())) == pytest.approx(5.0, abs=0.3)
 
 
