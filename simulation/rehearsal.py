@@ -11,7 +11,8 @@ from domain.events import Event, GroupGraded, RolloutClosed, SandboxReady
 from domain.ids import GroupId, RolloutId, group_of, index_of, ordinal_of
 from domain.plan import JobPlan, OnNoSignal, Pool, StrategyName
 from scheduler.core.coordinator import Coordinator
-from scheduler.core.strategies import Venus, rules_for
+from scheduler.core.strategies import rules_for
+from scheduler.core.strategies.venus import Venus
 from simulation.engine import ModelledEngine
 from simulation.plan import CannotModel, Course, Draw, Groups, PlannedGroup, PlanPool, PlanTooLarge
 from simulation.rates import Crowd, Waits
@@ -154,7 +155,7 @@ def rehearse(plan: JobPlan, pool: PlanPool, draw: Draw) -> Course:
         plan=replace(plan, evaluation=None, on_no_signal=OnNoSignal.SKIP, target_eval=None),
         physics=rates.engine.physics(),
         engines=pool.engines,
-        workload=PlannedWork(draw.groups),
+        workload=PlannedWork(draw.groups),  # type: ignore[arg-type]  # asked by ordinal only
         trainer_tokens_s=1.0 / max(rates.trainer.token_s, 1e-12),
         update_s=rates.trainer.update_s,
         weight_sync_s=rates.sync_s,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.ids import ProjectId
@@ -191,7 +191,7 @@ def _epoch(column: Any) -> Any:
     return func.extract("epoch", column)
 
 
-def _rollout(row: Row[Any]) -> KeptRollout:
+def _rollout(row: Any) -> KeptRollout:
     return KeptRollout(
         group_id=row.group_id,
         ordinal=row.ordinal,
