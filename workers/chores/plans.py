@@ -26,6 +26,7 @@ from simulation.declared import (
 from simulation.plan import (
     MODEL_ERROR_MIN,
     CannotModel,
+    Course,
     Figure,
     Forecast,
     Inputs,
@@ -102,31 +103,22 @@ async def _what_if(
 ) -> Mapping[str, object]:
     assert asked.job_id is not None
     found, job = await read_recorded(tools, operation.project_id, asked.job_id)
-    sandboxes = tools.settings.limits.sandboxes
     truth = course_of(job)
     made = len(truth.commits_s)
-    pool = PlanPool(job.engines, sandboxes)
     base = PlanRequest(
-        plan=job_plan(spec, job.engines, found.base_step, made),
-        pool=pool,
+        # The job is compared over what it has done, whatever its end was meant to be.
+        plan=replace(job_plan(spec, job.engines, found.base_step, made), max_steps=made),
+        pool=PlanPool(job.engines, tools.settings.limits.sandboxes),
         inputs=RecordedInputs(job),
         steps=min(asked.steps, made),
         replicas=asked.replicas,
         seed=asked.seed,
     )
-    # The job is compared over what it has done, whatever its end was meant to be.
-    compared = replace(base, plan=replace(base.plan, max_steps=made))
-    unchanged, was_cut = await _forecast(compared)
+    unchanged, was_cut = await _forecast(base)
     real = figures_of(truth)
     bias, model_error = _own_error(real, unchanged)
     answer: dict[str, object] = {
-        "recorded": {
-            "figures": {name.value: value for name, value in real.items()},
-            "staleness": list(shares_of(truth.staleness)),
-            "engines": job.engines,
-            "slots": job.slots,
-            "steps": made,
-        },
+        "recorded": _recorded_json(job, truth),
         "unchanged": _forecast_json(unchanged, job.engines),
         "error": {
             name.value: unchanged.figures[name].median / value - 1.0
@@ -140,24 +132,27 @@ async def _what_if(
     }
     if asked.changed is None:
         return answer
-    wanted = read_planned(asked.changed)
-    engines = asked.pool.engines or job.engines
-    changed = replace(
-        base,
-        plan=job_plan(wanted, engines, found.base_step, asked.steps),
-        pool=PlanPool(engines, asked.pool.sandboxes or sandboxes),
-        inputs=_inputs_of(job, asked),
-        steps=asked.steps,
-        bias=bias,
-        model_error=model_error,
-    )
+    known = replace(base, bias=bias, model_error=model_error, steps=asked.steps)
+    changed = _changed(known, job, (found.base_step, asked))
     result, was_cut_too = await _forecast(changed)
-    notes = [*_of_recorded(job, spec), *_of_pool(asked.pool)]
     return answer | {
-        "changed": _forecast_json(result, engines),
-        "assumptions": notes,
+        "changed": _forecast_json(result, changed.pool.engines),
+        "assumptions": [*_of_recorded(job, spec), *_of_pool(asked.pool)],
         "cut_short": was_cut or was_cut_too,
     }
+
+
+def _changed(base: PlanRequest, job: RecordedJob, asked: tuple[int, PlanAsked]) -> PlanRequest:
+    """The same question with the changed settings and machines."""
+    base_step, question = asked
+    assert question.changed is not None
+    engines = question.pool.engines or job.engines
+    return replace(
+        base,
+        plan=job_plan(read_planned(question.changed), engines, base_step, question.steps),
+        pool=PlanPool(engines, question.pool.sandboxes or base.pool.sandboxes),
+        inputs=_inputs_of(job, question),
+    )
 
 
 def _inputs_of(job: RecordedJob, asked: PlanAsked) -> Inputs:
@@ -238,6 +233,16 @@ def _own_error(real: Mapping[Figure, float], unchanged: Forecast) -> tuple[float
     ratio = real[Figure.STEP_S] / unchanged.figures[Figure.STEP_S].median
     bias = min(max(ratio, 1.0 / BIAS_MAX), BIAS_MAX)
     return bias, max(MODEL_ERROR_MIN, abs(math.log(ratio)) / 2)
+
+
+def _recorded_json(job: RecordedJob, truth: Course) -> dict[str, object]:
+    return {
+        "figures": {name.value: value for name, value in figures_of(truth).items()},
+        "staleness": list(shares_of(truth.staleness)),
+        "engines": job.engines,
+        "slots": job.slots,
+        "steps": len(truth.commits_s),
+    }
 
 
 def _forecast_json(one: Forecast, engines: int) -> dict[str, object]:
