@@ -8,6 +8,7 @@ from simulation.fitting import Row
 from simulation.plan import Course, Draw, PlannedGroup
 from simulation.rates import Crowds, Rates, Waits
 from simulation.recorded import (
+    NotEnoughRecorded,
     RecordedGroup,
     RecordedJob,
     crowds_of,
@@ -71,6 +72,8 @@ class RecordedInputs:
         """Raises NotEnoughRecorded."""
         self.job.check()
         self._groups = [group for group in self.job.groups if _is_whole(group)]
+        if not self._groups:
+            raise NotEnoughRecorded("no group has the turns of all its rollouts")
         self._rows = engine_rows(self._groups)
         self._waits = waits_of(self.job)
         self._crowds = crowds_of(self.job, self._waits)

@@ -103,13 +103,14 @@ async def _what_if(
 ) -> Mapping[str, object]:
     assert asked.job_id is not None
     found, job = await read_recorded(tools, operation.project_id, asked.job_id)
+    inputs = RecordedInputs(job)
     truth = course_of(job)
     made = len(truth.commits_s)
     base = PlanRequest(
         # The job is compared over what it has done, whatever its end was meant to be.
         plan=replace(job_plan(spec, job.engines, found.base_step, made), max_steps=made),
         pool=PlanPool(job.engines, tools.settings.limits.sandboxes),
-        inputs=RecordedInputs(job),
+        inputs=inputs,
         steps=min(asked.steps, made),
         replicas=asked.replicas,
         seed=asked.seed,

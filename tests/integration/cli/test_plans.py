@@ -1,6 +1,9 @@
 """`venus plan` and `venus jobs whatif` against a gateway on a real database, chores done beside it."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.api.chores import do_chores
+from stores import tables as t
 from tests.integration.api.ran import ran
 from tests.integration.api.test_plans import PROFILE, SMALL
 from tests.integration.api.world import Tenant, World
@@ -16,6 +19,7 @@ from tests.integration.cli.test_commands import tenant as tenant
 from tests.integration.cli.test_commands import venus
 from tests.integration.cli.test_commands import world as world
 from tests.support.requirements import requires
+from tests.support.stack import TREE
 
 pytestmark = [pytest.mark.integration, requires("postgres")]
 
@@ -24,10 +28,20 @@ pytestmark = [pytest.mark.integration, requires("postgres")]
 def chores(world: World) -> Iterator[None]:
     """Does each plan that is asked for meanwhile."""
     over = threading.Event()
+    places = {"DATABASE_URL": world.settings.database_url, "VENUS_HOME": str(world.settings.home)}
 
     def work() -> None:
+        # Processes of their own: what they log is no output of the command.
         while not over.wait(0.05):
-            do_chores(world, "plan")
+            for row in world.rows(t.operation):
+                if row.state == "pending" and row.kind == "plan":
+                    subprocess.run(
+                        (sys.executable, "-m", "workers.chores.main", row.id),
+                        env={**os.environ, **places},
+                        cwd=TREE,
+                        check=True,
+                        capture_output=True,
+                    )
 
     thread = threading.Thread(target=work)
     thread.start()
