@@ -26,6 +26,25 @@ EVALUATION_ORDINALS_PER_STEP: Final = 10_000
 """Upper bound of evaluation tasks in one evaluation; keeps ordinals of two evaluations apart."""
 
 
+REPEAT_SPAN: Final = 50_000_000
+"""Training ordinals below it are tasks in their order; `n * REPEAT_SPAN + ordinal` is the n-th repeat of
+the task of `ordinal`. Above every ordinal that 9,999 steps of 4,096 groups can issue."""
+
+REPEATS_MAX: Final = EVALUATION_ORDINAL_BASE // REPEAT_SPAN - 1
+"""How often one task may be queued again; the ordinals of evaluations begin above the last repeat."""
+
+
+def task_ordinal(ordinal: int) -> int:
+    """The training ordinal whose task this one names: its own, or that of what it repeats."""
+    return ordinal % REPEAT_SPAN
+
+
+def repeat_of(ordinal: int) -> int | None:
+    """The ordinal that queues the task of this one again; None when it was repeated too often."""
+    repeat = ordinal + REPEAT_SPAN
+    return repeat if repeat < EVALUATION_ORDINAL_BASE else None
+
+
 def group_id(attempt: AttemptId, ordinal: int) -> GroupId:
     """Id of the group with this ordinal in this attempt."""
     return GroupId(f"grp_{attempt.removeprefix('att_')}_{ordinal:09d}")

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from domain.plan import Mechanism, Scheduling, StrategyName
+from kv.ttl import DEFAULT_LIMITS, TtlLimits
 
 
 class Queue(StrEnum):
@@ -46,12 +47,16 @@ class KvRules:
     eviction: Eviction = Eviction.RECENCY
     gaps: Gaps = Gaps.EVICTABLE
     demotion: bool = False
+    streams: bool = False
+    """Whether the trainer works on groups as they are assigned."""
+    ttl: TtlLimits = DEFAULT_LIMITS
+    """Bounds of pins; only with `Gaps.TTL`."""
 
 
 PLAIN: Final = KvRules()
 """First come, first served over least recently used pages: SGLang's and vLLM's defaults."""
 
-RANKED: Final = KvRules(Queue.RANK, Eviction.CLASSES, Gaps.EXPECTED, demotion=True)
+RANKED: Final = KvRules(Queue.RANK, Eviction.CLASSES, Gaps.EXPECTED, demotion=True, streams=True)
 """Everything of `scheduling.md` sections 4 and 5."""
 
 _OF_STRATEGY: Final = {
@@ -59,13 +64,17 @@ _OF_STRATEGY: Final = {
     StrategyName.ORACLE: RANKED,
     StrategyName.RANDOM: RANKED,
     StrategyName.LONGEST: KvRules(queue=Queue.RANK),
-    StrategyName.TTL: KvRules(gaps=Gaps.TTL),
+    StrategyName.TTL: KvRules(queue=Queue.RANK, gaps=Gaps.TTL),
 }
 
 
 def rules_of(scheduling: Scheduling) -> KvRules:
     """The rules of a job, its switches applied."""
     rules = _OF_STRATEGY.get(scheduling.strategy, PLAIN)
+    if rules.gaps is Gaps.TTL:
+        unknown_s = scheduling.knob("ttl_unknown_s", DEFAULT_LIMITS.unknown_s)
+        max_s = scheduling.knob("ttl_max_s", DEFAULT_LIMITS.max_s)
+        rules = replace(rules, ttl=TtlLimits(unknown_s, max_s))
     if not scheduling.has(Mechanism.PRIORITY):
         rules = replace(rules, queue=Queue.ARRIVAL)
     if not scheduling.has(Mechanism.RESIDENCY):

@@ -1,7 +1,7 @@
 """A new leader's first fact: everything that Postgres knows of unfinished jobs and hosts."""
 
 from domain.events import RestoredJob, StateRestored
-from domain.ids import EVALUATION_ORDINAL_BASE, JobId
+from domain.ids import EVALUATION_ORDINAL_BASE, REPEAT_SPAN, JobId
 from scheduler.context import JobContext
 from scheduler.watch import JobWatch
 from stores.system import jobs
@@ -27,7 +27,7 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
     written = await jobs.checkpoint_steps(connection, attempt)
     groups = await jobs.pending_groups(connection, attempt)
     issued = await jobs.issued_ordinals(connection, attempt)
-    last = max((o for o in issued if o < EVALUATION_ORDINAL_BASE), default=None)
+    last = max((o for o in issued if o < REPEAT_SPAN), default=None)
     next_ordinal = row.next_ordinal if last is None else max(row.next_ordinal, last + 1)
     return RestoredJob(
         plan=context.plan,

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from domain.evaluations import EvaluatedUse
-from domain.plan import AfterTries, EvaluationPlan, JobPlan, OnNoSignal, Order, Priority
+from domain.plan import (
+    AfterTries,
+    EvaluationPlan,
+    JobPlan,
+    Mechanism,
+    OnNoSignal,
+    Order,
+    Priority,
+    Scheduling,
+    StrategyName,
+)
 from domain.task_lists import evaluated_list, own_list
 from infra.codec import convert
 from infra.settings import Settings
@@ -65,6 +75,9 @@ class SchedulingUse:
     max_staleness: int
     order: Order
     async_ratio: float
+    strategy: StrategyName = StrategyName.VENUS
+    off: tuple[Mechanism, ...] = ()
+    knobs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +205,11 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         watchdog_s=WATCHDOG_S,
         priority=spec.resources.priority,
         target_eval=spec.stop.target_eval,
+        scheduling=Scheduling(
+            strategy=spec.scheduling.strategy,
+            off=spec.scheduling.off,
+            knobs=tuple(sorted(spec.scheduling.knobs.items())),
+        ),
     )
 
 

@@ -4,8 +4,10 @@ Training: permutation(seed, epoch)[ordinal mod n], so that the data position of 
 the next ordinal and the ordinals issued but not consumed. Where several datasets give the tasks, the
 ordinal first names a source, by weight, and then a place in that source's own epochs
 (`scheduler/mixing.py`). Several environments share the ordinals by weight in the same way, each with
-epochs of its own. Evaluation: the first tasks of each environment's split, in order, each once and the
-same ones at each evaluation; environments take turns, so that one that is cut short has some of each.
+epochs of its own. A repeat of an ordinal (`domain.ids.repeat_of`) has its task.
+
+Evaluation: the first tasks of each environment's split, in order, each once and the same ones at each
+evaluation; environments take turns, so that one that is cut short has some of each.
 """
 
 import hashlib
@@ -21,6 +23,7 @@ from domain.ids import (
     RolloutId,
     TaskId,
     ordinal_of,
+    task_ordinal,
 )
 from scheduler.mixing import Source, drawn
 
@@ -89,10 +92,11 @@ class JobTasks:
             number = (ordinal - EVALUATION_ORDINAL_BASE) % EVALUATION_ORDINALS_PER_STEP
             order = turns(tuple(len(tasks) for tasks in self.test))
             return order[number % len(order)]
+        wanted = task_ordinal(ordinal)
         if len(self.train) == 1:
-            return 0, ordinal
+            return 0, wanted
         sources = tuple(Source(n, 1, weight) for n, weight in enumerate(self.weights))
-        return drawn(sources, f"environments:{self.seed}", ordinal)
+        return drawn(sources, f"environments:{self.seed}", wanted)
 
 
 @lru_cache(maxsize=64)

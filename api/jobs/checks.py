@@ -210,7 +210,8 @@ def check_rollout(spec: JobSpec, outcome: Outcome) -> None:
         hint = "Set algorithm.correction.type to tis, or scheduling.max_staleness to 0."
         outcome.error("/algorithm/correction/type", "correction_needed", message, hint)
     ratio = scheduling.async_ratio
-    if scheduling.max_staleness == 0 and ratio != "auto" and ratio > 1.0:
+    is_sync = scheduling.strategy == "slime-sync"
+    if scheduling.max_staleness == 0 and not is_sync and ratio != "auto" and ratio > 1.0:
         message = "With max_staleness 0 no group runs ahead, whatever the ratio."
         hint = "Set scheduling.max_staleness to 1 or more, or leave the ratio auto."
         outcome.warn("/scheduling/async_ratio", "no_effect", message, hint)

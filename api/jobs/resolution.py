@@ -130,11 +130,15 @@ def _of_scheduling(spec: JobSpec) -> Iterator[Choice]:
         "auto",
         1.0,
     )
-    yield Choice(
-        "/scheduling/async_ratio",
-        1.0 if is_synchronous else 1.5,
-        "synchronous: nothing runs ahead" if is_synchronous else "half a batch ahead",
-    )
+    if spec.scheduling.strategy == "slime-sync":
+        ratio = max(spec.scheduling.knobs.get("over_sampling", 1.0), 1.0)
+        yield Choice("/scheduling/async_ratio", ratio, "slime-sync: one sampled batch at a time")
+    else:
+        yield Choice(
+            "/scheduling/async_ratio",
+            1.0 if is_synchronous else 1.5,
+            "synchronous: nothing runs ahead" if is_synchronous else "half a batch ahead",
+        )
     yield Choice(
         "/scheduling/order",
         "longest" if is_synchronous else "oldest",

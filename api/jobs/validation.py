@@ -13,6 +13,7 @@ from api.jobs.availability import check_availability
 from api.jobs.hints import spec_findings
 from api.jobs.outcome import Outcome, Surroundings
 from api.jobs.resolution import resolve
+from api.jobs.scheduling import check_scheduling
 from api.jobs.storable import unstorable
 from venusrl.models.job_spec import JobSpec
 
@@ -33,6 +34,7 @@ def validate(body: Any, around: Surroundings) -> Outcome:
     checks.check_model(spec, around, outcome)
     checks.check_environments(spec, normal, around, outcome)
     checks.check_rollout(spec, outcome)
+    check_scheduling(spec, outcome)
     checks.check_resources(spec, around, outcome)
     checks.check_lifetimes(spec, outcome)
     granted.check_secrets(spec, around, outcome)

@@ -33,6 +33,8 @@ def fill(run: Pass, job: JobRecord) -> None:
     for group in waiting:
         if len(job.positions) == batch:
             break
+        if not job.rules.may_take(job, group):
+            continue
         deadline = job.last_valid_step(group)
         if not job.rules.paces or _has_slack(job, deadlines, deadline):
             deadlines[deadline] -= 1

@@ -101,6 +101,7 @@ def close_rollout(
     if rollout.is_closing or not rollout.is_open:
         return
     let_go(run.state, job, group, rollout)
+    job.rules.on_left(run, job, group, rollout)
     rollout.is_closing = True
     run.grants_wanted = True
     run.emit(

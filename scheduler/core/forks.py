@@ -129,6 +129,7 @@ def _open(run: Pass, job: JobRecord, purpose: Purpose, size: int) -> GroupRecord
     )
     job.groups[group.group_id] = group
     job.ranks_are_old = True
+    job.rules.on_opened(run, job, group)
     run.emit(
         OpenGroup(
             attempt_id=job.attempt_id,

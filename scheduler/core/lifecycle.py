@@ -380,8 +380,9 @@ def _forget(run: Pass, job: JobRecord) -> None:
 
 
 def _count_step(run: Pass, job: JobRecord) -> None:
-    batches.consume(job)
+    taken = batches.consume(job)
     hold_limit(run, job)
+    job.rules.on_step(run, job, taken)
     job.trainer_losses = 0
     job.progress_at = run.now
     job.blocked = None

@@ -67,7 +67,9 @@ def is_promoted(job: JobRecord, group: GroupRecord) -> bool:
 def choose_critical(job: JobRecord) -> None:
     """Mark the first `need` unfinished groups in the job's order, and those that have waited too long."""
     unfinished = [g for g in job.training_groups() if g.is_unfinished]
-    chosen = sorted(unfinished, key=order_key(job, bonus=True))[: need(job)]
+    chosen = sorted(unfinished, key=job.rules.critical_key(job) or order_key(job, bonus=True))[
+        : need(job)
+    ]
     ids = {group.group_id for group in chosen}
     for group in unfinished:
         aged = job.committed - group.opened_at_step >= AGEING_BATCHES

@@ -33,7 +33,8 @@ def watch(run: Pass, job: JobRecord) -> None:
     if job.state not in WATCHED_STATES or job.gang is None:
         return
     bound = bound_s(job)
-    if job.is_running and run.state.engines_of(job) and run.state.nodes():
+    is_served = bool(run.state.engines_of(job)) and bool(run.state.nodes())
+    if job.is_running and job.rules.paces and is_served:
         _give_up_promoted(run, job, bound)
     waited = run.now - job.progress_at
     if waited <= bound or run.now - job.blocked_noted_at <= bound:

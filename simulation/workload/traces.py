@@ -18,7 +18,7 @@ FORMAT_VERSION: Final = 1
 
 KINDS: Final = {
     "Read": Tool.READ, "Grep": Tool.SEARCH, "Glob": Tool.SEARCH, "Edit": Tool.EDIT,
-    "Write": Tool.WRITE, "TodoWrite": Tool.TODO, "bash:test": Tool.BASH_TEST,
+    "Write": Tool.WRITE, "TodoWrite": Tool.PLAN, "bash:test": Tool.BASH_TEST,
     "bash:python": Tool.BASH_PYTHON, "bash:install": Tool.BASH_INSTALL, "bash:git": Tool.BASH_GIT,
     "bash:search": Tool.BASH_SEARCH, "bash:edit": Tool.BASH_EDIT, "bash:other": Tool.BASH_OTHER,
 }  # fmt: skip
@@ -27,7 +27,7 @@ KINDS: Final = {
 SLOWEST_FIRST: Final = (
     Tool.OTHER, Tool.BASH_TEST, Tool.BASH_INSTALL, Tool.BASH_PYTHON, Tool.BASH_OTHER,
     Tool.BASH_GIT, Tool.BASH_SEARCH, Tool.BASH_EDIT, Tool.WRITE, Tool.EDIT, Tool.SEARCH,
-    Tool.READ, Tool.TODO,
+    Tool.READ, Tool.PLAN,
 )  # fmt: skip
 """Tools called together are named after the one that is usually the slowest: it makes the gap."""
 

@@ -12,7 +12,7 @@ class Tool(StrEnum):
     SEARCH = "Search"
     EDIT = "Edit"
     WRITE = "Write"
-    TODO = "TodoWrite"
+    PLAN = "TodoWrite"
     BASH_TEST = "bash:test"
     BASH_PYTHON = "bash:python"
     BASH_INSTALL = "bash:install"

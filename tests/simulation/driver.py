@@ -30,6 +30,7 @@ from domain.commands import (
     ReplaceMember,
     SetJobState,
     SetRanks,
+    SuspendRollout,
     SyncEngine,
     WriteCheckpoint,
 )
@@ -90,6 +91,8 @@ class World:
     workload: Workload = field(default_factory=Workload)
     nodes: int = 1
     slots: int = 8
+    kv_tokens: int = 0
+    """What each engine says it holds; with it they let go of rollouts between turns."""
     now: float = 0.0
     rows: Rows = field(default_factory=Rows)
     machines: dict[HostId, Machine] = field(default_factory=dict)
@@ -310,6 +313,10 @@ class World:
                 self.rows.open_group(command, self.now)
             case EndTry() | CloseRollout() | PlaceRollout():
                 self._move_rollout(command)
+            case SuspendRollout():
+                engine = self._reach(command.host_id, command.epoch)
+                if isinstance(engine, Engine):
+                    engine.runs.pop(command.rollout_id, None)
             case DropGroup():
                 self.rows.drop(command.group_id, command.reason)
             case AssignGroup():

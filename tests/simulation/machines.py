@@ -119,9 +119,18 @@ class Engine(Machine):
             HeldRollout(run.rollout_id, run.try_, run.hop, run.turn, run.oldest)
             for run in self.runs.values()
         )
+        kv_tokens = self.world.kv_tokens
         return [
             HostJoined(
-                self.host_id, self.epoch, self.kind, self.attempt_id, self.slots, held, self.version
+                host_id=self.host_id,
+                epoch=self.epoch,
+                kind=self.kind,
+                attempt_id=self.attempt_id,
+                slots=self.slots,
+                held=held,
+                policy_version=self.version,
+                kv_tokens=kv_tokens,
+                may_migrate=kv_tokens > 0,
             )
         ]
 

@@ -88,11 +88,46 @@ class Optimizer(SpecPart):
     """Steps over which the rate rises from 0."""
 
 
+Strategy = Literal[
+    "venus",
+    "slime-sync",
+    "slime-async",
+    "slime-bounded",
+    "rollflash",
+    "thunderagent-upstream",
+    "thunderagent-paper",
+    "aimd",
+    "ttl",
+    "longest",
+    "oracle",
+    "random",
+]
+
+Mechanism = Literal[
+    "priority",
+    "promotion",
+    "residency",
+    "demotion",
+    "tiers",
+    "admission",
+    "migration",
+    "streaming",
+    "predictor",
+]
+
+KnobName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+KnobValue = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
 class Scheduling(SpecPart):
     """Strategy, order and how far ahead of the trainer rollouts may run."""
 
-    strategy: Literal["venus"] = "venus"
-    """The scheduling policy as a whole."""
+    strategy: Strategy = "venus"
+    """The scheduling policy as a whole: the platform's own, or one of those it is measured against."""
+    off: Annotated[list[Mechanism], Field(max_length=9)] = Field(default_factory=list)
+    """Mechanisms that are switched off, for ablation."""
+    knobs: Annotated[dict[KnobName, KnobValue], Field(max_length=64)] = Field(default_factory=dict)
+    """Numbers of the strategy by name; what is left out has the published default."""
     order: Literal["oldest", "nearest", "longest"] | Auto = "auto"
     """Which unfinished group goes first; auto: longest where nothing runs ahead, else oldest."""
     async_ratio: Annotated[float, Field(ge=1.0, le=16.0)] | Auto = "auto"

@@ -5,8 +5,10 @@ the core (`placement.suspend`, `placement.migrate`). Hooks must be cheap: `on_tu
 for every turn of every rollout.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from domain import knobs
 from domain.plan import Scheduling
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
 
@@ -25,6 +27,10 @@ class Rules:
     def __init__(self, scheduling: Scheduling) -> None:
         self.scheduling = scheduling
 
+    def knob(self, name: str) -> float:
+        """One of the strategy's own numbers: the job's, else the published default."""
+        return self.scheduling.knob(name, knobs.default_of(self.scheduling.strategy, name))
+
     def may_open(self, run: "Pass", job: JobRecord) -> bool:
         """Whether one more training group may start, besides pacing."""
         return True
@@ -36,6 +42,14 @@ class Rules:
     def complete_key(self, job: JobRecord, group: GroupRecord) -> tuple[float, int]:
         """Order in which complete groups take positions."""
         return (float(group.completed_as), group.ordinal)
+
+    def may_take(self, job: JobRecord, group: GroupRecord) -> bool:
+        """Whether a complete group may take a position now."""
+        return True
+
+    def critical_key(self, job: JobRecord) -> Callable[[GroupRecord], tuple[float, int]] | None:
+        """Order in which groups become critical; None is the job's order with its hysteresis."""
+        return None
 
     def choose_engine(
         self,
@@ -54,6 +68,12 @@ class Rules:
                 return engine
         return min(fitting, key=lambda engine: (engine.load, engine.host_id))
 
+    def on_opened(self, run: "Pass", job: JobRecord, group: GroupRecord) -> None:
+        """A group was opened; nothing of it runs yet."""
+
+    def on_step(self, run: "Pass", job: JobRecord, taken: list[GroupRecord]) -> None:
+        """A step was committed and consumed these groups."""
+
     def on_gap(
         self, run: "Pass", job: JobRecord, group: GroupRecord, rollout: RolloutRecord
     ) -> None:
@@ -67,7 +87,7 @@ class Rules:
     def on_left(
         self, run: "Pass", job: JobRecord, group: GroupRecord, rollout: RolloutRecord
     ) -> None:
-        """A rollout left its engine for good: closed, failed or dropped."""
+        """A try is over: closed, failed or dropped. A rollout may leave more than once."""
 
     def on_tick(self, run: "Pass", job: JobRecord) -> None:
         """Time passed; called about twice a second."""

@@ -11,6 +11,7 @@ from domain.ids import (
     AttemptId,
     TaskId,
     group_id,
+    repeat_of,
 )
 from scheduler.mixing import CYCLE
 from scheduler.spec import evaluated_size, read_spec
@@ -96,3 +97,13 @@ def test_each_environment_goes_through_epochs_of_its_own() -> None:
 def test_one_environment_draws_as_if_there_were_no_others() -> None:
     alone = TaskBook(7, shuffle=True, tasks=lines("t0-", 5))
     assert [task for _, task in trained(job(), 40)] == [str(alone.at(n).task_id) for n in range(40)]
+
+
+def test_a_repeat_of_an_ordinal_has_its_environment_and_its_task() -> None:
+    tasks = job(train=(5, 4))
+    for ordinal in range(20):
+        repeat = repeat_of(ordinal)
+        assert repeat is not None
+        first, again = group_id(ATTEMPT, ordinal), group_id(ATTEMPT, repeat)
+        assert tasks.environment(again) == tasks.environment(first)
+        assert tasks.task(again) == tasks.task(first)

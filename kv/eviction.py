@@ -1,0 +1,45 @@
+"""Which pages leave the device next, when room is needed.
+
+`recency`: least recently used first, whoever they belong to. `classes`: unused by recency, then
+low_ref from the worst rank, then (only when nothing else is left) high_ref from the worst rank.
+Pages leave from the end of a context: what is left is still a prefix and still of use.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from kv.rules import Eviction
+
+
+class Holder(Protocol):
+    """Somebody whose pages are not locked by a running sequence."""
+
+    rank: int
+    last_used: float
+    key: int
+    """Ends every order: equal in nobody else on this engine."""
+
+    @property
+    def is_unused(self) -> bool:
+        """Its trajectory ended: no reference is left."""
+        ...
+
+
+H = TypeVar("H", bound=Holder)
+
+
+def victims(holders: Iterable[H], rule: Eviction) -> list[H]:
+    """Holders in the order in which their pages go."""
+    if rule is Eviction.RECENCY:
+        return sorted(holders, key=_by_recency)
+    return sorted(holders, key=_by_class)
+
+
+def _by_recency(holder: Holder) -> tuple[float, int]:
+    return holder.last_used, holder.key
+
+
+def _by_class(holder: Holder) -> tuple[bool, float, int]:
+    if holder.is_unused:
+        return False, holder.last_used, holder.key
+    return True, float(-holder.rank), holder.key

@@ -1,0 +1,35 @@
+"""The numbers of strategies."""
+
+import pytest
+
+from domain import knobs
+from domain.plan import StrategyName
+
+
+@pytest.mark.parametrize("strategy", list(StrategyName))
+def test_every_strategy_declares_knobs_whose_defaults_are_in_their_range(
+    strategy: StrategyName,
+) -> None:
+    names = [knob.name for knob in knobs.KNOBS[strategy]]
+    assert len(set(names)) == len(names)
+    for knob in knobs.KNOBS[strategy]:
+        assert knob.accepts(knob.default), knob.name
+        assert knob.low < knob.high, knob.name
+
+
+def test_a_value_outside_its_range_is_not_accepted() -> None:
+    knob = knobs.find(StrategyName.AIMD, "growth")
+    assert knob is not None
+    assert [knob.accepts(value) for value in (0.5, 1.0, 1.7, 2.5, float("nan"))] == [
+        False, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_whole_numbers_are_whole() -> None:
+    knob = knobs.find(StrategyName.SLIME_BOUNDED, "lag_max")
+    assert knob is not None
+    assert not knob.accepts(1.5)
+
+
+def test_an_unknown_knob_is_not_found() -> None:
+    assert knobs.find(StrategyName.VENUS, "growth") is None

@@ -1,0 +1,1 @@
+"""The KV rules of engines."""

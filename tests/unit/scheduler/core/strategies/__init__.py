@@ -1,0 +1,1 @@
+"""Strategies: their hearts as plain functions, and what each decides through the coordinator."""
