@@ -14,6 +14,8 @@ ROLLOUTS_MAX: Final = 50_000
 MODELLED: Final = frozenset(
     {
         "/scheduling/strategy",
+        "/scheduling/off",
+        "/scheduling/knobs",
         "/scheduling/order",
         "/scheduling/async_ratio",
         "/scheduling/max_staleness",
@@ -25,6 +27,9 @@ MODELLED: Final = frozenset(
     }
 )
 """Places of a spec that a what-if may change."""
+
+KNOBS: Final = "/scheduling/knobs"
+"""Numbers of the strategy, each of which may be changed by its name."""
 
 REASONS: Final[Mapping[str, str]] = {
     "/model": "another model samples other turns at another speed; nothing recorded says which",
@@ -56,7 +61,7 @@ def unmodelled(changes: Mapping[str, Any]) -> list[Finding]:
             f"It can change {', '.join(sorted(MODELLED))}.",
         )
         for pointer in leaves(changes)
-        if pointer not in MODELLED
+        if pointer not in MODELLED and pointer.rpartition("/")[0] != KNOBS
     ]
 
 
