@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
 from api.jobs.hints import spec_findings
+from api.jobs.outcome import Outcome
+from api.jobs.scheduling import check_scheduling
 from api.jobs.service import check
 from api.jobs.sources import base_named
 from api.jobs.starts import merged
@@ -116,12 +118,16 @@ def _is_changed(body: PlanCreate) -> bool:
 
 def _shape(spec: Mapping[str, Any]) -> list[Finding]:
     """What of a changed spec no spec may say; its surroundings were checked when it was submitted."""
+    outcome = Outcome()
     try:
-        JobSpec.model_validate_json(json.dumps(spec))
+        check_scheduling(JobSpec.model_validate_json(json.dumps(spec)), outcome)
     except ValidationError as error:
-        found = spec_findings(error.errors(include_url=False), spec)
-        return [Finding(f"/changes{one.pointer}", one.code, one.message, one.hint) for one in found]
-    return []
+        outcome.findings = spec_findings(error.errors(include_url=False), spec)
+    return [
+        Finding(f"/changes{one.pointer}", one.code, one.message, one.hint)
+        for one in outcome.findings
+        if one.severity == "error"
+    ]
 
 
 def _bound(specs: list[Mapping[str, Any]], body: PlanCreate) -> int:
