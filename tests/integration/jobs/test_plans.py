@@ -38,8 +38,8 @@ def test_a_finished_job_is_a_what_if_s_ground(stack: Stack) -> None:
     assert result.recorded.figures["step_s"] > 0.0
     assert result.changed.engines == 1
     for one in (result.unchanged, result.changed):
-        step = one.figures["step_s"]
-        assert 0.0 < step.low <= step.median <= step.high
+        planned = one.figures["step_s"]
+        assert 0.0 < planned.low <= planned.median <= planned.high
     # Twice the groups on half of the engines take longer than before.
     assert result.changed.figures["step_s"].median > result.bias * 0.9 * (
         result.unchanged.figures["step_s"].median
