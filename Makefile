@@ -2,7 +2,9 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 TEST_WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
+# Files in the tree's order: whole jobs come before small tests, so that no worker is left with one at
+# the end, and files of one folder follow each other and share its platform.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help venv demo up doctor test test-slow check accept openapi format constraints clean
 

@@ -31,10 +31,15 @@ from stores.blobs import Blobs
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The gateway; without settings only its document can be read."""
+    """The gateway; without settings only its document can be read.
+
+    It serves the settings in `app.state.settings` at its start, so that it can be started again for
+    another installation with the same limits.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        settings: Settings | None = app.state.settings
         assert settings is not None, "the gateway needs settings to serve"
         database = AuditedDatabase(settings.database_url, settings.database_connections, IdSource())
         blobs = Blobs(settings.object_store_url)
@@ -49,6 +54,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         separate_input_output_schemas=False,
     )
+    app.state.settings = settings
     problems.install(app)
     body_limit = None if settings is None else settings.limits.request_bytes
     send_s = (Intervals() if settings is None else settings.intervals).client_send_s

@@ -18,6 +18,7 @@ from kv.reload import Source, cheaper
 from kv.residency import choose
 from kv.retraction import loser
 from kv.rules import Eviction, Gaps, KvRules, Queue
+from kv.ttl import ttl_s
 from simulation.clock import VirtualClock
 from simulation.device import Device
 from simulation.physics import PREFILL_TOKENS_PER_STEP, EnginePhysics
@@ -29,6 +30,9 @@ RESERVE_SHARE: Final = 0.01
 ENTRY_SHARE: Final = 0.11
 """Of the device, which must stay free beside a turn whose context is not there at all: one that enters
 is pushed out by the growth of those before it, and then all of its prefill was for nothing."""
+
+WAIT_SMOOTHING: Final = 0.05
+"""Of the running mean of waits for a slot: it follows a change of load within some twenty turns."""
 
 GROWTH_TOKENS: Final = 256
 """What ranked admission sets aside for the growth of each running turn: a usual turn's output."""
@@ -99,6 +103,7 @@ class ModelledEngine:
         self.link_free_at = 0.0
         self._full_step_s = physics.decode_step_s(physics.kv_capacity_tokens)
         self._room_value = 0.0
+        self._usual_wait_s = 0.0
         self._arrivals = 0
         self._is_dirty = False
         self._plan = 0
@@ -133,6 +138,10 @@ class ModelledEngine:
         stream.phase, stream.gap_since, stream.gap_until = Phase.GAP, now, until
         stream.last_used = now
         self._is_dirty = True
+        if self.rules.gaps is Gaps.TTL:
+            stream.kept_until = now + self._pin_s(stream)
+            if stream.kept_until > now:
+                self.clock.at(stream.kept_until, self._wake)
 
     def leave(self, stream: Stream, keep_unused: bool) -> None:
         """A rollout left: ended (its pages stay, unused, until needed) or taken elsewhere."""
@@ -468,6 +477,16 @@ class ModelledEngine:
             back = min(back, self.physics.reload_s(tokens))
         return is_worth_keeping(residual, share, self._room_value, back)
 
+    def _pin_s(self, stream: Stream) -> float:
+        """Continuum's time to live, from this tool's gaps and the waits that turns have had here."""
+        known = self.gaps.by_kind.get(self._tool_of(stream))
+        gaps = [] if known is None else list(known.recent)
+        tokens = stream.cached - stream.prefix.tokens
+        back = self.physics.prefill_after_s(tokens, stream.prefix.tokens)
+        if self.device.host_tokens:
+            back = min(back, self.physics.reload_s(tokens))
+        return ttl_s(gaps, back, self._usual_wait_s, self.rules.ttl)
+
     def _tool_of(self, stream: Stream) -> str:
         return str(stream.trajectory.turns[stream.turn - 1].tool)
 
@@ -524,7 +543,9 @@ class ModelledEngine:
         if not stream.prefix.is_resident or not stream.is_on_prefix:
             stream.cached = stream.prefix.tokens if stream.prefix.is_resident else 0
         device.hold(stream, stream.context)
-        stream.waited_s += now - stream.arrived
+        waited = now - stream.arrived
+        stream.waited_s += waited
+        self._usual_wait_s += WAIT_SMOOTHING * (waited - self._usual_wait_s)
         counts = self.counts
         counts.prompt_tokens += stream.context
         if stream.imported:

@@ -23,6 +23,7 @@ from domain.ids import (
     index_of,
     node_host_id,
     ordinal_of,
+    task_ordinal,
 )
 from domain.plan import JobPlan, Mechanism, Pool
 from domain.policy import PolicyRef
@@ -332,7 +333,7 @@ class World:
         return PolicyRef(self.setup.plan.attempt_id, version, name, name, name, 1)
 
     def _open(self, command: c.OpenGroup) -> None:
-        ordinal = command.ordinal
+        ordinal = task_ordinal(command.ordinal)
         self.groups[command.group_id] = GroupOutcome(ordinal, self.clock.now)
 
     def _fork(self, command: c.ForkSandboxes) -> None:
@@ -377,7 +378,7 @@ class World:
     def _episode(self, rollout: RolloutId) -> Episode:
         found = self.episodes.get(rollout)
         if found is None:
-            ordinal = ordinal_of(group_of(rollout))
+            ordinal = task_ordinal(ordinal_of(group_of(rollout)))
             trajectory = self.setup.workload.trajectory(ordinal, index_of(rollout))
             found = self.episodes[rollout] = Episode(rollout, trajectory, began_at=self.clock.now)
         return found
@@ -463,6 +464,13 @@ class World:
         )
         del self.episodes[command.rollout_id]
 
+    def _end_try(self, command: c.EndTry) -> None:
+        """The try is over: its sandbox is gone and the next one begins anew."""
+        episode = self.episodes.pop(command.rollout_id, None)
+        if episode is not None and episode.stream is not None and episode.engine is not None:
+            episode.engine.leave(episode.stream, keep_unused=True)
+            episode.stream = episode.engine = None
+
     def _ignore(self, command: c.Command) -> None:
         """Nothing of the model depends on it."""
 
@@ -483,6 +491,7 @@ _HANDLERS: Final[dict[type[c.Command], Callable[..., None]]] = {
     c.WriteCheckpoint: World._checkpoint,
     c.DropGroup: World._drop,
     c.CloseRollout: World._close_rollout,
+    c.EndTry: World._end_try,
     c.NoteJob: World._ignore,
     c.FinishEvaluation: World._ignore,
 }

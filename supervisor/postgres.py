@@ -215,8 +215,9 @@ class Cluster:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
             if known.fetchone() is None:
+                # Copied as files: half of what writing every page to the log takes.
                 connection.execute(
-                    sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                    sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
                         sql.Identifier(name), sql.Identifier(template)
                     )
                 )

@@ -7,10 +7,12 @@ makes a second object. GET, PUT, DELETE and a PATCH without a precondition repea
 import json
 import os
 import random
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -129,7 +131,14 @@ class Dial:
             "base_url": self.address,
             "headers": {"Authorization": f"Bearer {key}"},
             "timeout": httpx.Timeout(self.timeout_s, connect=min(self.timeout_s, 10.0)),
+            "verify": _trusted(),
         }
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Whom TLS trusts, read once: reading the certificates costs as much as a dozen requests."""
+    return httpx.create_ssl_context()
 
 
 class Transport:

@@ -42,7 +42,7 @@ STOPPED_WITHIN_S: Final = 60.0
 @pytest.fixture(scope="module")
 def demos() -> Iterator[Demos]:
     """Demos of this file share a home, as those of one person do."""
-    with folder_for_servers() as home:
+    with folder_for_servers(is_measured=True) as home:
         made = Demos(home)
         sys.stdout.write(f"\n{header()}\n")
         yield made
@@ -110,7 +110,7 @@ def nothing_is_left(home: Path) -> None:
 
 
 def test_a_kept_platform_answers_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    with folder_for_servers() as home:
+    with folder_for_servers(is_measured=True) as home:
         with short_demo(home, tmp_path / "spec.json", KEEP="1") as demo:
             output, _ = demo.communicate(timeout=300)
         assert demo.returncode == 0, output
@@ -127,7 +127,7 @@ def test_a_kept_platform_answers_until_it_is_told_to_stop(tmp_path: Path) -> Non
 def test_a_demo_that_is_ended_in_the_middle_leaves_nothing(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    with folder_for_servers() as home:
+    with folder_for_servers(is_measured=True) as home:
         with short_demo(home, tmp_path / "spec.json") as demo:
             assert demo.stdout is not None
             said: list[str] = []

@@ -5,7 +5,6 @@ A test's database is a copy of a template that was migrated once.
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from supervisor.launch import spawn, stop
 from supervisor.layout import Layout
 from supervisor.postgres import Cluster, running_cluster
 from supervisor.valkey import Broker, plan_broker
+from tests.support.folders import disk_folder, quick_folder
 from tests.support.waiting import wait_until
 
 TEMPLATE: Final = "venus_template"
@@ -25,10 +25,9 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {"fsync": "off", "full_page_writes": "
 
 
 @contextmanager
-def folder_for_servers() -> Iterator[Path]:
-    """A short, walkable temporary folder: Postgres runs under another account when we are root."""
-    folder = Path(tempfile.mkdtemp(prefix="venus-t-"))
-    folder.chmod(0o755)
+def folder_for_servers(is_measured: bool = False) -> Iterator[Path]:
+    """A short, walkable temporary folder; on a disk, as users have it, where times are measured."""
+    folder = disk_folder("venus-t-") if is_measured else quick_folder("venus-t-")
     try:
         yield folder
     finally:
@@ -36,9 +35,12 @@ def folder_for_servers() -> Iterator[Path]:
 
 
 @contextmanager
-def migrated_cluster() -> Iterator[Cluster]:
+def migrated_cluster(is_measured: bool = False) -> Iterator[Cluster]:
     """A running server that holds the migrated template."""
-    with folder_for_servers() as folder, running_cluster(folder, TEST_SETTINGS) as cluster:
+    with (
+        folder_for_servers(is_measured) as folder,
+        running_cluster(folder, TEST_SETTINGS) as cluster,
+    ):
         cluster.create_database(TEMPLATE)
         upgrade(cluster.url(TEMPLATE))
         yield cluster

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,9 +27,10 @@ from infra.process import ProcessIdentity, dying_with_parent
 from infra.settings import FAST_INTERVALS, INTERVAL_VARIABLES, VARIABLES
 from tests.support import processes
 from tests.support.failpoints import ArmedFailpoints
+from tests.support.folders import quick_folder
 from tests.support.processes import Process
-from tests.support.waiting import wait_until
-from venusrl.client import Client
+from tests.support.waiting import look_again, wait_until
+from venusrl.client import Client, Waiting
 
 TREE: Final = Path(__file__).resolve().parents[2]
 CALC: Final = TREE / "environments" / "builtin" / "calc"
@@ -139,11 +139,12 @@ class Stack:
         organization = self.admin.organizations.create("tests")
         project = self.admin.projects.create("tests", organization.id)
         self.client = self._dial(self.admin.keys.create("tests", project.id).secret)
-        for package in (CALC, DIARY):
-            self.client.environments.push(package)
+        environments = self.client.environments
+        for version in [environments.push(package, wait_s=None) for package in (CALC, DIARY)]:
+            environments.wait(version)
 
     def _dial(self, key: str) -> Client:
-        client = Client(self.state["api"], key)
+        client = Client(self.state["api"], key, waiting=Waiting(sleep=look_again))
         self._clients.append(client)
         return client
 
@@ -260,8 +261,7 @@ def _listening(pid: int) -> set[int]:
 
 def start_stack(plan: StackPlan | None = None) -> Stack:
     """A ready stack in a new home; the caller stops it and removes the home."""
-    home = Path(tempfile.mkdtemp(prefix="venus-s-"))
-    home.chmod(0o755)
+    home = quick_folder("venus-s-")
     stack = Stack(plan or StackPlan(), home)
     try:
         stack.wait_ready()

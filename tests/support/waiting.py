@@ -49,3 +49,12 @@ def wait_until(predicate: Callable[[], T], deadline: float = 10.0, message: str 
         if time.monotonic() > end:
             raise AssertionError(message or f"not within {deadline} s, last value: {result!r}")
         time.sleep(POLL_S)
+
+
+LOOK_S: Final = 0.2
+"""A client that waits for a job looks again so soon; by itself it would let two seconds pass."""
+
+
+def look_again(pause_s: float) -> None:
+    """The pause of a client between two looks, cut short: `Waiting(sleep=look_again)`."""
+    time.sleep(min(pause_s, LOOK_S))

@@ -17,7 +17,7 @@ counts once. Preemptions are never seen, as upstream says of agentic loads, whos
 """
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from domain.commands import EndTry
 from domain.ids import GroupId, RolloutId
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 Member = tuple[GroupRecord, RolloutRecord]
 
+ENGINES_WAIT_S: Final = 60.0
+"""The first cap follows the engines as they join for so long; one that never comes must not hold it."""
+
 
 class Aimd(Discarding):
     """A cap on rollouts in flight that follows the engines."""
@@ -43,6 +46,7 @@ class Aimd(Discarding):
         limits = Limits(**{field.name: self.knob(field.name) for field in fields(Limits)})
         self._controller = Controller(limits, limits.in_flight_max)
         self._is_begun = False
+        self._began_at: float | None = None
         self._poll_at = 0.0
         self._placed: dict[RolloutId, int] = {}
         """Place of each try in the order of starts."""
@@ -100,6 +104,8 @@ class Aimd(Discarding):
             return
         self._poll_at = run.now + self.knob("poll_s")
         self._begin(run, job)
+        if not self._is_begun:
+            return
         members = _members(job)
         in_flight = sum(1 for _, rollout in members if rollout.host is not None)
         excess = self._controller.observe(self._loads(run, job, members), in_flight)
@@ -114,7 +120,9 @@ class Aimd(Discarding):
         capacity = sum(engine.kv_tokens for engine in engines)
         if self._is_begun or capacity == 0:
             return
-        self._is_begun = job.gang is not None and len(engines) >= job.gang.engines
+        self._began_at = run.now if self._began_at is None else self._began_at
+        is_whole = job.gang is not None and len(engines) >= job.gang.engines
+        self._is_begun = is_whole or run.now - self._began_at >= ENGINES_WAIT_S
         first = self.knob("in_flight_first") or capacity / self.knob("context_tokens")
         limits = self._controller.limits
         self._controller.cap = min(max(first, limits.in_flight_min), limits.in_flight_max)

@@ -11,7 +11,14 @@ from supervisor.postgres import Cluster
 from tests.accept.lists.fill import ROLLOUTS, fill
 from tests.accept.lists.measured import Lists
 from tests.integration.api.world import installation
-from tests.support.services import TEMPLATE
+from tests.support.services import TEMPLATE, migrated_cluster
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster() -> Iterator[Cluster]:
+    """A server on a disk: a million rollouts are no matter of memory, and times are measured."""
+    with migrated_cluster(is_measured=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,17 @@
 """A gateway that really listens, on a real database; rows that other processes would have written."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
 from sqlalchemy import Table, insert, select, update
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -38,17 +40,60 @@ SPEC: Mapping[str, Any] = {
 }
 """The smallest spec."""
 
+TICK_S = 1.0
+"""The date in answers is renewed so often."""
+
 CALC = Path(__file__).resolve().parents[3] / "environments" / "builtin" / "calc"
+
+
+_idle: dict[tuple[int, float], list[FastAPI]] = {}
+"""Gateways that serve nobody now, by what `create_app` builds into one."""
+
+
+class _Server(uvicorn.Server):
+    """Ends when it is told to; the original looks ten times a second and pauses before it goes."""
+
+    _loop: asyncio.AbstractEventLoop
+    _ending: asyncio.Event
+
+    def end(self) -> None:
+        """Ask it to end; from any thread."""
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._ending.set)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        await super().startup(sockets)
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), TICK_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for server in self.servers:
+            server.close()
+            await server.wait_closed()
+        await self.lifespan.shutdown()
 
 
 @contextmanager
 def listening(settings: Settings, port: int = 0) -> Iterator[str]:
-    """The gateway on a thread of its own; its address."""
-    app = create_app(settings)
+    """The gateway on a thread of its own; its address.
+
+    An idle one is started again: what its routes take is worked out at their first request, which
+    costs more than most tests do.
+    """
+    idle = _idle.setdefault((settings.limits.request_bytes, settings.intervals.client_send_s), [])
+    app = idle.pop() if idle else create_app(settings)
+    app.state.settings = settings
     config = uvicorn.Config(
         app, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=1
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, name="gateway")
     thread.start()
     try:
@@ -56,8 +101,11 @@ def listening(settings: Settings, port: int = 0) -> Iterator[str]:
         assert server.started, "the gateway did not start"
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        server.should_exit = True
+        if thread.is_alive():
+            server.end()
         thread.join(10.0)
+        if not thread.is_alive():
+            idle.append(app)
 
 
 @dataclass(slots=True)
@@ -114,7 +162,13 @@ class World:
     def http(self, key: str | None = None, **headers: str) -> httpx.Client:
         """A plain HTTP client; without a key that of the admin."""
         credentials = {"Authorization": f"Bearer {key or self.admin_key}"}
-        return httpx.Client(base_url=self.address, headers=credentials | headers, timeout=30.0)
+        return httpx.Client(
+            base_url=self.address,
+            headers=credentials | headers,
+            timeout=30.0,
+            # Plain HTTP: reading the certificates would cost more than the request.
+            verify=False,
+        )
 
     def tenant(self, name: str = "acme", role: str = "developer") -> "Tenant":
         """A new organization with a project and a key in it."""

@@ -169,7 +169,6 @@ CHEATS: Final = {
         write("app/core.py", "import json\njson.dumps = lambda value: '\"passed\"'\n" + "def merge(s): 0")
     ],
     "searches for answers": [write("app/core.py", SEARCH)],
-    "never ends": [write("app/core.py", "while True: pass")],
     "eats memory": [write("app/core.py", "x = bytearray(1 << 30)")],
     "start-up hooks": [
         write("sitecustomize.py", "import os; os._exit(0)"),
@@ -189,6 +188,20 @@ CHEATS: Final = {
 @pytest.mark.parametrize("cheat", list(CHEATS))
 async def test_no_cheat_scores(stage: Stage, cheat: str) -> None:
     _, grade = await played(stage, *CHEATS[cheat])
+    assert grade.total == 0.0
+
+
+@requires("bwrap")
+async def test_code_that_never_ends_scores_zero_at_its_limit(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    folder = Path(shutil.copytree(SHELL, tmp_path / "shell"))
+    code = (folder / "env.py").read_text()
+    assert "GRADING_S = 20\n" in code
+    (folder / "env.py").write_text(code.replace("GRADING_S = 20\n", "GRADING_S = 5\n"))
+    async with staged(runtime, folder) as stage:
+        _, grade = await played(stage, write("app/core.py", "while True: pass"))
     assert grade.total == 0.0
 
 

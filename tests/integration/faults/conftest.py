@@ -20,7 +20,7 @@ ROOM = {
 """Four jobs at once, so that the time of a job's start is spent once and not per job."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def platform() -> Iterator[Platform]:
     """The platform of this folder. Nothing may be left of it at the end."""
     with tempfile.TemporaryDirectory(prefix="venus-scripts-") as scripts:

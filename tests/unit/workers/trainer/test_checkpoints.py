@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -66,28 +67,54 @@ async def test_a_checkpoint_loads_as_a_model_folder(tmp_path: Path) -> None:
 
 
 KILLED = """
-import asyncio, sys
+import asyncio, json, os, sys
 from pathlib import Path
 from infra import failpoints
+from tests.unit.workers.trainer import builders
 from tests.unit.workers.trainer.test_checkpoints import save, store
-failpoints.configure("trainer")
-asyncio.run(save(store(Path(sys.argv[1])), steps=1))
+builders.train(builders.learner(), 1)  # what a first step imports is imported once, not per child
+ends = []
+for folder in map(Path, sys.argv[1:]):
+    child = os.fork()
+    if child == 0:
+        os.environ[failpoints.FILE_VARIABLE] = str(folder / "failpoints" / "armed")
+        failpoints.configure("trainer")
+        asyncio.run(save(store(folder), steps=1))
+        os._exit(0)
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(ends))
 """
+"""One child for each folder. The parent never touches the store, whose threads no fork would have."""
+
+COUNTS = range(1, len(FILE_NAMES))
 
 
-@pytest.mark.parametrize("count", range(1, len(FILE_NAMES)))
-def test_a_save_killed_after_any_file_but_the_manifest_is_not_whole(
-    tmp_path: Path, armed: ArmedFailpoints, count: int
-) -> None:
-    armed.arm(f"{checkpoints.FILE_WRITTEN}=kill,count={count}")
+@pytest.fixture(scope="module")
+def killed_saves(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, tuple[int, Path]]:
+    """Exit status and folder of a save that was killed after so many files."""
+    folders = [tmp_path_factory.mktemp("killed") for _ in COUNTS]
+    for count, folder in zip(COUNTS, folders, strict=True):
+        armed = ArmedFailpoints(folder / "failpoints")
+        armed.arm(f"{checkpoints.FILE_WRITTEN}=kill,count={count}")
+    allowed = {failpoints.ALLOW_VARIABLE: "1"}
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path)],
-        env={"PATH": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": ".", **armed.environ},
-        check=False,
-        timeout=60,
+        [sys.executable, "-c", KILLED, *map(str, folders)],
+        env={"PATH": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": ".", **allowed},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
     )
-    assert done.returncode == -9
-    written = list((tmp_path / "objects" / PREFIX).iterdir())
+    ends = json.loads(done.stdout)
+    return {c: (end, at) for c, end, at in zip(COUNTS, ends, folders, strict=True)}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_save_killed_after_any_file_but_the_manifest_is_not_whole(
+    killed_saves: Mapping[int, tuple[int, Path]], count: int
+) -> None:
+    end, folder = killed_saves[count]
+    assert end == -9
+    written = list((folder / "objects" / PREFIX).iterdir())
     assert len(written) == count
     assert MANIFEST not in {path.name for path in written}
 

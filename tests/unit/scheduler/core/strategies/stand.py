@@ -1,5 +1,6 @@
 """A bench whose engines say what KV they hold and let go of rollouts between turns."""
 
+from dataclasses import replace
 from typing import Any
 
 from domain.events import HostJoined, TurnFinished, TurnSampled
@@ -22,6 +23,7 @@ def job_of(
 
 def stand(job: JobPlan, engines: int = 1, kv_tokens: int = 0, pool_: Pool = ROOM) -> Bench:
     """A running job on engines that hold so many tokens each."""
+    job = replace(job, engines_max=engines)
     bench = Bench(pool_)
     bench.node()
     bench.submit(job)
