@@ -33,7 +33,7 @@ COVERED_MIN: Final = 20
 WIDTH_MAX: Final = 0.5
 """Median width of the interval over the forecast."""
 
-REPLICAS: Final = 16
+REPLICAS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
