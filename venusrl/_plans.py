@@ -52,7 +52,7 @@ class AsyncPlans:
 
         Raises Invalid for what the simulator cannot change, Conflict for a job without a step.
         """
-        asked = {"job": job_id, "changes": dict(changes or {})}
+        asked = {"job": one(job_id), "changes": dict(changes or {})}
         return await self._create({**asked, **_common(pool, steps, replicas, seed)})
 
     async def get(self, plan_id: str, *, wait_s: float | None = None) -> Plan:
