@@ -19,6 +19,7 @@ from api.jobs.schedule import router as schedule_router
 from api.logs.routes import router as logs_router
 from api.models.routes import router as models_router
 from api.operations.routes import router as operations_router
+from api.plans.routes import router as plans_router
 from api.rollouts.routes import router as rollouts_router
 from api.secrets.routes import router as secrets_router
 from api.system.routes import router as system_router
@@ -70,6 +71,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         billing_router,
         checkpoints_router,
         operations_router,
+        plans_router,
         models_router,
         datasets_router,
         secrets_router,

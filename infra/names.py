@@ -24,6 +24,7 @@ IMPORT_MODEL: Final = "import_model"
 VALIDATE_DATASET: Final = "validate_dataset"
 EXPORT_CHECKPOINT: Final = "export_checkpoint"
 CLEAN_JOB: Final = "clean_job"
+PLAN: Final = "plan"
 """Kinds of operations."""
 
 HOST_QUEUE: Final = "hosts"

@@ -6,6 +6,7 @@ from venusrl._datasets import AsyncDatasets
 from venusrl._environments import AsyncEnvironments
 from venusrl._jobs import AsyncJobs
 from venusrl._models import AsyncModels
+from venusrl._plans import AsyncPlans
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
 from venusrl._secrets import AsyncSecrets
 from venusrl._surface import Surface, blocking, each
@@ -124,6 +125,15 @@ class Groups(Surface[AsyncGroups]):
 
     list = each(AsyncGroups.list)
     get = blocking(AsyncGroups.get)
+
+
+class Plans(Surface[AsyncPlans]):
+    """`client.plans`."""
+
+    create = blocking(AsyncPlans.create)
+    whatif = blocking(AsyncPlans.whatif)
+    get = blocking(AsyncPlans.get)
+    wait = blocking(AsyncPlans.wait)
 
 
 class Rollouts(Surface[AsyncRollouts]):

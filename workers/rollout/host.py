@@ -33,7 +33,7 @@ from workers.rollout.agent_client import NodeAgents
 from workers.rollout.closing import RolloutCloser
 from workers.rollout.figures import Figures
 from workers.rollout.job_spec import JobSpec, limits_of
-from workers.rollout.measures import Used
+from workers.rollout.measures import Synced, Used
 from workers.rollout.meter import HostMeter
 from workers.rollout.outcomes import Superseded, TryEnded
 from workers.rollout.ports import Engine
@@ -66,8 +66,8 @@ class HostPorts:
     clock: Clock
     emit: Callable[[object], None]
     set_mode: Callable[[str], None]
-    measured: Callable[[Used], None] = field(default=lambda used: None)
-    """Hears of each placement's use when it has ended."""
+    measured: Callable[[Used | Synced], None] = field(default=lambda used: None)
+    """Hears of each placement's use when it has ended, and of each sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,9 @@ class RolloutHost:
             emit=ports.emit,
             has_other_pins=self._has_other_pins,
             set_mode=ports.set_mode,
+            synced=lambda version, seconds: ports.measured(
+                Synced(identity.attempt_id, version, seconds)
+            ),
         )
         self._figures = Figures(ports.engine, ports.clock)
         self._syncing = asyncio.create_task(self.sync.run())

@@ -32,7 +32,7 @@ from workers.rollout.agent_client import NodeAgent
 from workers.rollout.episode import Ending, Episode
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import EnvironmentSpec, JobSpec, ModelSpec
-from workers.rollout.measures import Used
+from workers.rollout.measures import Synced, Used
 from workers.rollout.outcomes import EngineFault, Superseded
 from workers.rollout.scripted.engine import ScriptedEngine
 from workers.rollout.scripted.script import ScriptedAnswer
@@ -105,7 +105,7 @@ class Desk:
 async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | str) -> Desk:
     engine = scripted(*answers, clock=clock)
     closer, agents, sent = CloserTwin(), Agents(), list[object]()
-    measured: list[Used] = []
+    measured: list[Used | Synced] = []
     closer.gate.set()
     ports = HostPorts(
         engine=engine,
