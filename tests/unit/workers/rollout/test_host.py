@@ -105,7 +105,12 @@ class Desk:
 async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | str) -> Desk:
     engine = scripted(*answers, clock=clock)
     closer, agents, sent = CloserTwin(), Agents(), list[object]()
-    measured: list[Used | Synced] = []
+    measured: list[Used] = []
+
+    def note(one: Used | Synced) -> None:
+        if isinstance(one, Used):
+            measured.append(one)
+
     closer.gate.set()
     ports = HostPorts(
         engine=engine,
@@ -116,7 +121,7 @@ async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | s
         clock=clock,
         emit=sent.append,
         set_mode=lambda mode: None,
-        measured=measured.append,
+        measured=note,
     )
     identity = HostIdentity(HOST, 2, ATTEMPT, OrganizationId("org_1"))
     host = RolloutHost(identity, SPEC, ports, SyncPlan(folder / "scratch", 5.0))
