@@ -83,7 +83,7 @@ SHAPES: Final = (
     Shape("214 jobs", 214),
     Shape("16 jobs", 16),
     Shape("1 job", 1),
-    Shape("1 job, batches of 1,024", 1, batch=1_024, lived_least=LATE),
+    Shape("1 job, batches of 512", 1, batch=512, lived_least=LATE),
     Shape("214 jobs, nearest", 214, order=Order.NEAREST),
     Shape("1 job, longest", 1, order=Order.LONGEST),
 )

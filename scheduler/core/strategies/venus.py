@@ -5,7 +5,7 @@
 
 from typing import Final
 
-from domain.plan import Mechanism
+from domain.plan import Mechanism, Scheduling
 from scheduler.core import migration, order
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.state import Pass
@@ -15,11 +15,19 @@ PRESSURE_STOP: Final = 2.0
 """Contexts in flight over the device tiers above which no further group starts: what waits is then as
 much as what runs, and a later start samples with newer weights."""
 
+LOOK_AGAIN_S: Final = 1.0
+"""Between looks at all engines for room, while none has any: each look costs as many engines as there are."""
+
 
 class Venus(Rules):
     """Everything of `scheduling.md`."""
 
     uses_classes = True
+
+    def __init__(self, scheduling: Scheduling) -> None:
+        super().__init__(scheduling)
+        self._full_until = 0.0
+        """No engine had room for a move; until then none is looked for."""
 
     def value(self, job: JobRecord, group: GroupRecord) -> int:
         """By the job's order."""
@@ -56,4 +64,7 @@ class Venus(Rules):
 
     def on_gap(self, run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:
         """A gap is when a rollout may move."""
-        migration.consider(run, job, group, rollout)
+        if run.now < self._full_until:
+            return
+        if migration.consider(run, job, group, rollout) is migration.Move.NO_ROOM:
+            self._full_until = run.now + LOOK_AGAIN_S
