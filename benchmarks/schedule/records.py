@@ -155,14 +155,15 @@ class Context:
 
 def write_line(record: Record) -> str:
     """A record as one line."""
-    return json.dumps(_rounded(asdict(record)), separators=(",", ":")) + "\n"
+    return json.dumps(rounded(asdict(record)), separators=(",", ":")) + "\n"
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A record's fields with figures cut to what seeds can tell apart."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {name: _rounded(inner) for name, inner in value.items()}
+        return {name: rounded(inner) for name, inner in value.items()}
     return value
 
 

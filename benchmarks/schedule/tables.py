@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.fixed import fixed
-from benchmarks.schedule.cases import NORMAL, VENUS, Cell
+from benchmarks.schedule.cases import VENUS, Cell
 from benchmarks.schedule.records import Record
 
 PARITY_MIN = 0.97
@@ -65,9 +65,9 @@ class Row:
         )
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether it stands for a system of today: not `venus`, nor a measure of its predictor."""
-        return self.first.variant != NORMAL and self.first.strategy != VENUS.strategy.value
+    def is_other(self) -> bool:
+        """Whether `venus` is compared with it: any other strategy, whoever it is."""
+        return self.first.strategy != VENUS.strategy.value
 
 
 Table = Mapping[Cell, Mapping[str, Row]]
@@ -98,13 +98,13 @@ def speedup(venus: Row, other: Row) -> float | None:
 
 
 def best_within(rows: Mapping[str, Row]) -> Row | None:
-    """The fastest baseline within the regime's a and m, published or tuned."""
-    able = [row for row in rows.values() if row.is_baseline and row.is_within]
+    """The fastest other strategy within the regime's a and m, published or tuned."""
+    able = [row for row in rows.values() if row.is_other and row.is_within]
     return min(able, key=lambda row: (row.step_s, row.name), default=None)
 
 
 def parity(rows: Mapping[str, Row]) -> float | None:
-    """What `venus` reaches of the best baseline's throughput; at least 1 where it is the fastest."""
+    """What `venus` reaches of the best one's throughput; at least 1 where it is the fastest."""
     venus, best = rows.get(VENUS.name), best_within(rows)
     return None if venus is None or best is None else speedup(venus, best)
 
