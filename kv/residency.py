@@ -7,7 +7,7 @@ exactly when it is among those that fit, so that admission and eviction read the
 page of a turn admitted in a tick is evicted in that tick.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -15,21 +15,9 @@ from typing import Generic, Protocol, TypeVar
 class Claimant(Protocol):
     """A rollout that is not running: its turn waits, or its tool runs."""
 
-    rank: int
-
-    @property
-    def claim_pages(self) -> int:
-        """Pages that it needs to run, or that it holds while its tool runs."""
-        ...
-
     @property
     def is_waiting(self) -> bool:
         """Its turn waits; else its tool runs."""
-        ...
-
-    @property
-    def is_kept(self) -> bool:
-        """A tool gap that is worth its pages (`kv.gaps`); always true of a waiting turn."""
         ...
 
 
@@ -48,24 +36,27 @@ class Choice(Generic[C]):
     """The best-ranked turn that does not fit."""
 
 
-def choose(claimants: Iterable[C], room_pages: int, slots_free: int) -> Choice[C]:
+def choose(
+    claimants: Iterable[C], claim: Callable[[C], int | None], room_pages: int, slots_free: int
+) -> Choice[C]:
     """Split the claimants, given in the order of their ranks, by what fits into the room.
 
-    `room_pages` is the capacity less what running sequences hold and less the decode reserve.
+    `claim` says how many pages one needs to run, or holds while its tool runs; None for a gap that is
+    not worth its pages (`kv.gaps`). It is asked in order, and of nobody behind the first that does not
+    fit. `room_pages` is the capacity less what running sequences hold and less the decode reserve.
     """
     choice: Choice[C] = Choice()
     for claimant in claimants:
-        if claimant.is_waiting:
-            fits = claimant.claim_pages <= room_pages and slots_free > 0
-            if choice.blocked is None and fits:
-                choice.admitted.append(claimant)
-                room_pages -= claimant.claim_pages
-                slots_free -= 1
-                continue
+        pages = claim(claimant) if choice.blocked is None else None
+        fits = pages is not None and pages <= room_pages
+        if fits and claimant.is_waiting and slots_free > 0:
+            choice.admitted.append(claimant)
+            slots_free -= 1
+        elif claimant.is_waiting:
             choice.blocked = choice.blocked or claimant
-            choice.low.append(claimant)
-        elif claimant.is_kept and choice.blocked is None and claimant.claim_pages <= room_pages:
-            room_pages -= claimant.claim_pages
+            fits = False
+        if fits and pages is not None:
+            room_pages -= pages
         else:
             choice.low.append(claimant)
     choice.low.reverse()

@@ -67,6 +67,7 @@ class Device:
         if wanted > stream.pages:
             self.free -= wanted - stream.pages
             stream.pages = wanted
+            stream.holds_up_to = prefix.tokens + wanted * self.page_tokens
         assert self.free >= 0, "more pages in use than there are"
 
     def shed(self, stream: Stream, pages: int) -> int:
@@ -77,7 +78,8 @@ class Device:
         before = stream.cached
         stream.pages -= taken
         self.free += taken
-        stream.cached = min(before, stream.prefix.tokens + stream.pages * self.page_tokens)
+        stream.holds_up_to = stream.prefix.tokens + stream.pages * self.page_tokens
+        stream.cached = min(before, stream.holds_up_to)
         self.counts.evictions += 1
         self.counts.evicted_tokens += before - stream.cached
         if self.host_tokens and not stream.is_unused:
@@ -104,7 +106,7 @@ class Device:
     def release(self, stream: Stream) -> None:
         """All of a stream's pages are free, on every tier."""
         self.free += stream.pages
-        stream.pages = stream.cached = 0
+        stream.pages = stream.cached = stream.holds_up_to = 0
         self.forget_hosted(stream)
         self._leave_prefix(stream)
 

@@ -9,33 +9,17 @@ Rules (queue, eviction, gaps, retraction) come from `kv`; one snapshot is decide
 
 from bisect import insort
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-from kv.eviction import victims
-from kv.gaps import GapHistory, is_worth_keeping, room_value
-from kv.ranks import group_part
+from kv.gaps import GapHistory
 from kv.reload import Source, cheaper
-from kv.residency import choose
 from kv.retraction import loser
-from kv.rules import Eviction, Gaps, KvRules, Queue
-from kv.ttl import ttl_s
+from kv.rules import KvRules, Queue
 from simulation.clock import VirtualClock
 from simulation.device import Device
 from simulation.physics import PREFILL_TOKENS_PER_STEP, EnginePhysics
+from simulation.room import Room
 from simulation.stream import Phase, Stream
-
-RESERVE_SHARE: Final = 0.01
-"""Pages that admission leaves free for growth: vLLM's watermark."""
-
-ENTRY_SHARE: Final = 0.11
-"""Of the device, which must stay free beside a turn whose context is not there at all: one that enters
-is pushed out by the growth of those before it, and then all of its prefill was for nothing."""
-
-WAIT_SMOOTHING: Final = 0.05
-"""Of the running mean of waits for a slot: it follows a change of load within some twenty turns."""
-
-GROWTH_TOKENS: Final = 256
-"""What ranked admission sets aside for the growth of each running turn: a usual turn's output."""
 
 
 class EngineListener(Protocol):
@@ -72,38 +56,45 @@ class EngineCounts:
     """Sequence-seconds of decoding: divided by time it is the active batch."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """What an engine is made of."""
+
+    name: str
+    physics: EnginePhysics
+    rules: KvRules
+    page_tokens: int = 16
+    has_host_tier: bool = False
+    weight_sync_s: float = 5.0
+    """Seconds that a weight sync stops the engine for."""
+    version: int = 0
+
+
 class ModelledEngine:
     """One engine; the world places streams on it and hears from it."""
 
-    def __init__(
-        self,
-        name: str,
-        physics: EnginePhysics,
-        device: Device,
-        rules: KvRules,
-        clock: VirtualClock,
-        listener: EngineListener,
-    ) -> None:
-        self.name = name
-        self.physics = physics
-        self.device = device
-        self.rules = rules
+    def __init__(self, model: EngineModel, clock: VirtualClock, listener: EngineListener) -> None:
+        self.name = model.name
+        self.physics = model.physics
+        self.rules = model.rules
+        self.stall_s = model.weight_sync_s
+        self.device = Device(
+            model.physics.kv_capacity_tokens // model.page_tokens,
+            model.page_tokens,
+            model.physics.host_tier_tokens if model.has_host_tier else 0,
+        )
+        self.room = Room(model.physics, self.device, model.rules)
         self.clock = clock
         self.listener = listener
-        self.version = -1
+        self.version = model.version
         self.counts = EngineCounts()
-        self.gaps = GapHistory()
-        self.streams: dict[int, Stream] = {}
         self.waiting: list[tuple[int, int, Stream]] = []
         """(rank or arrival, key, stream), ascending."""
+        self.fetching: dict[int, Stream] = {}
         self.prefilling: list[Stream] = []
         self.decoding: list[Stream] = []
-        self.fetching: int = 0
         self.sync_to: int | None = None
         self.link_free_at = 0.0
-        self._full_step_s = physics.decode_step_s(physics.kv_capacity_tokens)
-        self._room_value = 0.0
-        self._usual_wait_s = 0.0
         self._arrivals = 0
         self._is_dirty = False
         self._plan = 0
@@ -112,11 +103,16 @@ class ModelledEngine:
         """Begin, steps, first KV tokens, sequences, end of the decode steps under way."""
         self._is_idle = True
 
+    @property
+    def gaps(self) -> GapHistory:
+        """Tool gaps of this engine's rollouts, by kind."""
+        return self.room.gaps
+
     # -- what the world asks ---------------------------------------------------------------
 
     def join(self, stream: Stream) -> None:
         """A placed rollout is on this engine from now on; its turn waits or its tool runs."""
-        self.streams[stream.key] = stream
+        self.room.streams[stream.key] = stream
 
     def wait(self, stream: Stream, new_tokens: int, output_tokens: int) -> None:
         """The next turn of a stream wants to generate."""
@@ -138,10 +134,9 @@ class ModelledEngine:
         stream.phase, stream.gap_since, stream.gap_until = Phase.GAP, now, until
         stream.last_used = now
         self._is_dirty = True
-        if self.rules.gaps is Gaps.TTL:
-            stream.kept_until = now + self._pin_s(stream)
-            if stream.kept_until > now:
-                self.clock.at(stream.kept_until, self._wake)
+        self.room.pin(now, stream)
+        if stream.kept_until > now:
+            self.clock.at(stream.kept_until, self._wake)
 
     def leave(self, stream: Stream, keep_unused: bool) -> None:
         """A rollout left: ended (its pages stay, unused, until needed) or taken elsewhere."""
@@ -153,8 +148,7 @@ class ModelledEngine:
         if keep_unused and stream.pages:
             self.device.forget_hosted(stream)
         else:
-            self.device.release(stream)
-            del self.streams[stream.key]
+            self.room.drop(stream)
         self._wake()
 
     def rerank(self, ranks: dict[Stream, int]) -> None:
@@ -231,8 +225,7 @@ class ModelledEngine:
     def _stall(self) -> None:
         assert self.sync_to is not None
         version, self.sync_to = self.sync_to, None
-        seconds = self.stall_s
-        self.counts.stalled_s += seconds
+        self.counts.stalled_s += self.stall_s
         plan = self._plan = self._plan + 1
 
         def done() -> None:
@@ -243,10 +236,7 @@ class ModelledEngine:
                 if plan == self._plan:
                     self._boundary()
 
-        self.clock.after(seconds, done)
-
-    stall_s = 5.0
-    """Seconds that a weight sync stops the engine for; the world sets the regime's."""
+        self.clock.after(self.stall_s, done)
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -302,7 +292,7 @@ class ModelledEngine:
             self._grow(stream, steps)
 
     def _grow(self, stream: Stream, tokens: int) -> None:
-        if stream.sampled == 0 and stream.oldest_version is None:
+        if stream.oldest_version is None:
             stream.oldest_version = self.version
         stream.newest_version = self.version
         stream.sampled += tokens
@@ -310,7 +300,8 @@ class ModelledEngine:
         self.counts.sampled_tokens += tokens
         context = stream.prompt + stream.sampled
         stream.cached = stream.computed = context
-        self.device.hold(stream, context)
+        if context > stream.holds_up_to:
+            self.device.hold(stream, context)
 
     def _end_turns(self) -> None:
         done = [stream for stream in self.decoding if stream.output_left == 0]
@@ -378,232 +369,72 @@ class ModelledEngine:
         self.prefilling = still
         self._boundary()
 
-    # -- admission, eviction, retraction -----------------------------------------------------
+    # -- turns begin, retract, are taken away -------------------------------------------------
 
     def _admit(self) -> None:
         if not self.waiting:
             return
-        if self.rules.eviction is Eviction.CLASSES:
-            self._admit_by_class()
-        else:
-            self._admit_in_turn()
-
-    def _slots_free(self) -> int:
-        return self.physics.slots - len(self.decoding) - len(self.prefilling) - self.fetching
-
-    def _admit_in_turn(self) -> None:
-        """Head of the queue first, as long as it fits beside what runs; others are evicted for it."""
-        reserve = int(self.device.pages * RESERVE_SHARE)
-        admitted = 0
-        for _, _, stream in self.waiting:
-            if self._slots_free() <= 0:
-                break
-            missing = self.device.missing_for(stream, stream.context)
-            if not self._make_room(missing + reserve, stream):
-                break
-            self._start(stream)
-            admitted += 1
-        if admitted:
-            del self.waiting[:admitted]
-
-    def _admit_by_class(self) -> None:
-        """One snapshot: who fits, in the order of ranks; the others' pages are what may go."""
-        claimants = [stream for _, _, stream in self.waiting]
-        for stream in self.streams.values():
-            if stream.phase is Phase.GAP and stream.pages:
-                claimants.append(stream)
-        claimants.sort(key=_by_group)
-        resident: set[int] = set()
-        held_pages = self._active_pages()
-        self._room_value = room_value(
-            self.physics.step_floor_s, self._full_step_s, held_pages / self.device.pages
-        )
-        for stream in claimants:
-            self._claim(stream, resident)
-        active = self.prefilling + self.decoding
-        growth = GROWTH_TOKENS // self.device.page_tokens
-        room = self.device.pages - held_pages - growth * len(active)
-        choice = choose(claimants, room, self._slots_free())
-        if not choice.admitted:
+        slots = self.physics.slots - len(self.decoding) - len(self.prefilling) - len(self.fetching)
+        waiting = [stream for _, _, stream in self.waiting]
+        active = [*self.fetching.values(), *self.prefilling, *self.decoding]
+        admitted = self.room.admit(self.clock.now, waiting, active, slots)
+        if not admitted:
             return
-        needed = sum(self.device.missing_for(s, s.context) for s in choice.admitted)
-        self._evict(needed - self.device.free, choice.low)
-        admitted = set()
-        for stream in choice.admitted:
-            if self.device.missing_for(stream, stream.context) > self.device.free:
-                break
+        keys = {stream.key for stream in admitted}
+        self.waiting = [entry for entry in self.waiting if entry[1] not in keys]
+        for stream in admitted:
             self._start(stream)
-            admitted.add(stream.key)
-        self.waiting = [entry for entry in self.waiting if entry[1] not in admitted]
-
-    def _active_pages(self) -> int:
-        """Pages of everything that holds a slot, with prefixes."""
-        total = 0
-        for stream in self.streams.values():
-            if stream.is_active:
-                total += stream.pages
-        seen: set[int] = set()
-        for stream in self.streams.values():
-            if stream.is_active and id(stream.prefix) not in seen:
-                seen.add(id(stream.prefix))
-                total += stream.prefix.pages
-        return total
-
-    def _claim(self, stream: Stream, seen: set[int]) -> None:
-        """What a claimant needs, its share of the prefix with the first of its group."""
-        pages = self.device.pages_for(stream, stream.context)
-        if stream.phase is Phase.GAP:
-            pages = stream.pages
-            stream.is_kept = self._is_kept(stream)
-        else:
-            pages += GROWTH_TOKENS // self.device.page_tokens
-            if stream.pages == 0:
-                pages += int(self.device.pages * ENTRY_SHARE)
-        prefix = stream.prefix
-        if id(prefix) not in seen:
-            seen.add(id(prefix))
-            pages += prefix.pages
-        stream.claim_pages = pages
-
-    def _is_kept(self, stream: Stream) -> bool:
-        if self.rules.gaps is not Gaps.EXPECTED:
-            return True
-        elapsed = self.clock.now - stream.gap_since
-        residual = self.gaps.residual_s(self._tool_of(stream), elapsed)
-        share = stream.pages / self.device.pages
-        tokens = stream.cached - stream.prefix.tokens
-        back = self.physics.prefill_after_s(tokens, stream.prefix.tokens)
-        if self.device.host_tokens:
-            back = min(back, self.physics.reload_s(tokens))
-        return is_worth_keeping(residual, share, self._room_value, back)
-
-    def _pin_s(self, stream: Stream) -> float:
-        """Continuum's time to live, from this tool's gaps and the waits that turns have had here."""
-        known = self.gaps.by_kind.get(self._tool_of(stream))
-        gaps = [] if known is None else list(known.recent)
-        tokens = stream.cached - stream.prefix.tokens
-        back = self.physics.prefill_after_s(tokens, stream.prefix.tokens)
-        if self.device.host_tokens:
-            back = min(back, self.physics.reload_s(tokens))
-        return ttl_s(gaps, back, self._usual_wait_s, self.rules.ttl)
-
-    def _tool_of(self, stream: Stream) -> str:
-        return str(stream.trajectory.turns[stream.turn - 1].tool)
-
-    def _make_room(self, pages: int, stream: Stream) -> bool:
-        """Free pages by evicting whoever the rule names first; all or nothing."""
-        short = pages - self.device.free
-        if short <= 0:
-            return True
-        now = self.clock.now
-        holders = [
-            other
-            for other in self.streams.values()
-            if other.pages
-            and not other.is_active
-            and other is not stream
-            and other.kept_until <= now
-        ]
-        if sum(holder.pages for holder in holders) < short:
-            return False
-        self._evict(short, victims(holders, self.rules.eviction))
-        return self.device.free >= pages
-
-    def _evict(self, short: int, order: list[Stream]) -> None:
-        """Shed pages in this order, unused ones of ended rollouts before all."""
-        if short <= 0:
-            return
-        for holder in self._unused():
-            short -= self._shed(holder, short)
-            if short <= 0:
-                return
-        for holder in order:
-            if holder.pages:
-                short -= self._shed(holder, short)
-                if short <= 0:
-                    return
-
-    def _unused(self) -> list[Stream]:
-        if self.rules.eviction is not Eviction.CLASSES:
-            return []
-        ended = [stream for stream in self.streams.values() if stream.is_unused]
-        return victims(ended, Eviction.CLASSES)
-
-    def _shed(self, holder: Stream, pages: int) -> int:
-        before = self.device.free
-        self.device.shed(holder, holder.pages if holder.is_unused else pages)
-        if holder.is_unused and holder.pages == 0:
-            self.device.release(holder)
-            del self.streams[holder.key]
-        return self.device.free - before
 
     def _start(self, stream: Stream) -> None:
-        """Give a waiting turn its slot and its pages."""
-        device, now = self.device, self.clock.now
-        if not stream.prefix.is_resident or not stream.is_on_prefix:
-            stream.cached = stream.prefix.tokens if stream.prefix.is_resident else 0
-        device.hold(stream, stream.context)
-        waited = now - stream.arrived
+        """A waiting turn has its pages: fetch what lies elsewhere, compute the rest."""
+        waited = self.clock.now - stream.arrived
         stream.waited_s += waited
-        self._usual_wait_s += WAIT_SMOOTHING * (waited - self._usual_wait_s)
-        counts = self.counts
-        counts.prompt_tokens += stream.context
+        self.room.note_wait(waited)
+        self.counts.prompt_tokens += stream.context
         if stream.imported:
-            self._import(stream)
+            self._fetch(stream, max(stream.import_at, self.clock.now))
             return
-        if stream.hosted and self._fetch(stream):
+        if stream.hosted and self._reload(stream):
             return
-        device.forget_hosted(stream)
-        counts.cached_tokens += min(stream.cached, stream.context)
+        self.device.forget_hosted(stream)
         self._to_prefill(stream)
 
     def _to_prefill(self, stream: Stream) -> None:
+        self.counts.cached_tokens += min(stream.cached, stream.context)
         stream.phase = Phase.PREFILL
         self.prefilling.append(stream)
         if self.rules.queue is Queue.RANK:
             self.prefilling.sort(key=_by_rank)
 
-    def _import(self, stream: Stream) -> None:
-        """Pages of a migrated rollout: on their way since it left the other engine."""
-        stream.phase = Phase.FETCHING
-        self.fetching += 1
-
-        def done() -> None:
-            if stream.phase is not Phase.FETCHING:
-                return
-            self.fetching -= 1
-            stream.cached = min(max(stream.cached, stream.imported), stream.context)
-            stream.imported = 0
-            stream.prefix.is_computed |= stream.cached >= stream.prefix.tokens
-            self.counts.cached_tokens += stream.cached
-            self._to_prefill(stream)
-            self._wake()
-
-        self.clock.at(max(stream.import_at, self.clock.now), done)
-
-    def _fetch(self, stream: Stream) -> bool:
-        """Reload from the host tier when that is cheaper than computing; the engine goes on."""
-        now = self.clock.now
-        begin = max(self.link_free_at, now)
+    def _reload(self, stream: Stream) -> bool:
+        """From the host tier, when that is cheaper than computing; the engine goes on meanwhile."""
+        begin = max(self.link_free_at, self.clock.now)
         seconds = self.physics.reload_s(stream.hosted)
         compute = self.physics.prefill_after_s(stream.hosted, stream.cached)
-        if cheaper(seconds, begin - now, compute) is Source.COMPUTE:
+        if cheaper(seconds, begin - self.clock.now, compute) is Source.COMPUTE:
             return False
         self.link_free_at = begin + seconds
+        self._fetch(stream, self.link_free_at)
+        return True
+
+    def _fetch(self, stream: Stream, there_at: float) -> None:
+        """Pages arrive at a time, from the host tier or from the engine that the rollout left."""
         stream.phase = Phase.FETCHING
-        self.fetching += 1
+        self.fetching[stream.key] = stream
 
         def done() -> None:
-            if stream.phase is not Phase.FETCHING:
+            if self.fetching.pop(stream.key, None) is None:
                 return
-            self.fetching -= 1
-            self.device.fetched(stream)
-            self.counts.cached_tokens += min(stream.cached, stream.context)
+            if stream.imported:
+                stream.cached = min(max(stream.cached, stream.imported), stream.context)
+                stream.imported = 0
+                stream.prefix.is_computed |= stream.cached >= stream.prefix.tokens
+            else:
+                self.device.fetched(stream)
             self._to_prefill(stream)
             self._wake()
 
-        self.clock.at(self.link_free_at, done)
-        return True
+        self.clock.at(there_at, done)
 
     def _make_room_for_growth(self) -> None:
         """Evict for all steps up to the next end of a turn; retract when not even one step fits."""
@@ -612,43 +443,36 @@ class ModelledEngine:
             short = self._pages_to_grow(wanted) - self.device.free
             if short <= 0:
                 return
-            holders = [s for s in self.streams.values() if s.pages and not s.is_active]
-            if holders:
-                self._evict(short, victims(holders, self.rules.eviction))
+            self.room.make_room_for_growth(self.clock.now, short)
             if self._pages_to_grow(1) <= self.device.free:
                 return
-            if len(self.decoding) + len(self.prefilling) == 1:
+            if len(self.decoding) + len(self.prefilling) + len(self.fetching) == 1:
                 raise RuntimeError(f"{self.name}: one context does not fit on the device")
             self._retract()
 
     def _retract(self) -> None:
-        """The loser goes back to the queue; its pages may be evicted like anybody's."""
-        stream = loser(self.decoding or self.prefilling, self.rules.queue)
+        """The loser goes back to the queue, without its pages, with its place in the order."""
+        stream = loser([*self.decoding, *self.prefilling], self.rules.queue)
         self.device.counts.retractions += 1
-        self.decoding = [one for one in self.decoding if one is not stream]
-        self.prefilling = [one for one in self.prefilling if one is not stream]
-        stream.last_used = self.clock.now
+        self._take_slot(stream)
+        stream.last_used = stream.arrived = self.clock.now
+        stream.phase = Phase.WAITING
         self.device.shed(stream, stream.pages)
-        arrival = stream.arrival
-        stream.phase, stream.arrived = Phase.WAITING, self.clock.now
-        stream.arrival = arrival
         insort(self.waiting, (self._queue_key(stream), stream.key, stream))
+        self._is_dirty = True
 
     def _interrupt(self, stream: Stream) -> None:
         """A running stream is taken away: what it sampled in this turn is lost."""
         if self._segment is not None and stream in self.decoding:
             self._cut(self.clock.now)
-        if stream.phase is Phase.FETCHING:
-            self.fetching -= 1
         self.counts.wasted_tokens += stream.sampled
+        self._take_slot(stream)
+
+    def _take_slot(self, stream: Stream) -> None:
+        self.fetching.pop(stream.key, None)
         self.decoding = [one for one in self.decoding if one is not stream]
         self.prefilling = [one for one in self.prefilling if one is not stream]
 
 
 def _by_rank(stream: Stream) -> tuple[int, int]:
     return stream.rank, stream.key
-
-
-def _by_group(stream: Stream) -> tuple[int, bool, int, int]:
-    """By rank; among members of a group those with pages first, or they would swap at every turn."""
-    return group_part(stream.rank), stream.pages == 0, stream.rank, stream.key

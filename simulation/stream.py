@@ -72,15 +72,20 @@ class Stream:
     newest_version: int = -1
     computed: int = 0
     """Tokens that were computed once already; prefill below it is work done again."""
-    claim_pages: int = 0
-    is_kept: bool = True
     pages: int = 0
     """Private device pages held."""
+    holds_up_to: int = 0
+    """Context that these pages hold."""
     imported: int = 0
     """Tokens that come from another engine, there at `import_at`."""
     import_at: float = 0.0
     waited_s: float = 0.0
     is_on_prefix: bool = False
+
+    @property
+    def tool(self) -> str:
+        """Kind of the tool that runs, or ran last."""
+        return str(self.trajectory.turns[max(self.turn - 1, 0)].tool)
 
     @property
     def is_waiting(self) -> bool:

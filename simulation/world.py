@@ -31,8 +31,7 @@ from domain.states import End, HostKind, JobState
 from kv.rules import rules_of
 from scheduler.core.coordinator import Coordinator
 from simulation.clock import VirtualClock
-from simulation.device import Device
-from simulation.engine import ModelledEngine
+from simulation.engine import EngineModel, ModelledEngine
 from simulation.physics import EnginePhysics
 from simulation.stream import Phase, Prefix, Stream
 from simulation.trainer import ModelledTrainer
@@ -303,13 +302,15 @@ class World:
         self.feed(e.TrainerReady(attempt, host_id(attempt, "trainer"), 1, policy))
         for index in range(command.engines):
             name = host_id(attempt, f"engine{index}")
-            host_tokens = setup.physics.host_tier_tokens if setup.has_host_tier else 0
-            device = Device(
-                setup.physics.kv_capacity_tokens // PAGE_TOKENS, PAGE_TOKENS, host_tokens
+            model = EngineModel(
+                name,
+                setup.physics,
+                self.rules,
+                PAGE_TOKENS,
+                setup.has_host_tier,
+                setup.weight_sync_s,
             )
-            engine = ModelledEngine(name, setup.physics, device, self.rules, self.clock, self)
-            engine.stall_s = setup.weight_sync_s
-            engine.version = 0
+            engine = ModelledEngine(model, self.clock, self)
             self.engines[name] = engine
             self._join(name, HostKind.ENGINE, setup.physics.slots)
 

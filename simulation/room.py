@@ -1,0 +1,214 @@
+"""Who gets room on a modelled engine's device: admission of turns, eviction, pins, retraction.
+
+Decisions come from `kv`; this module asks them with the engine's own snapshot and moves the pages. It
+knows nothing of steps and time spent; `engine.py` does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kv.eviction import victims
+from kv.gaps import GapHistory, is_worth_keeping, room_value
+from kv.ranks import group_part
+from kv.residency import choose
+from kv.rules import Eviction, Gaps, KvRules
+from kv.ttl import ttl_s
+from simulation.device import Device
+from simulation.physics import EnginePhysics
+from simulation.stream import Phase, Stream
+
+RESERVE_SHARE: Final = 0.01
+"""Pages that admission by arrival leaves free for growth: vLLM's watermark."""
+
+ENTRY_SHARE: Final = 0.11
+"""Of the device, which must stay free beside a turn whose context is not there at all: one that enters
+is pushed out by the growth of those before it, and then all of its prefill was for nothing."""
+
+GROWTH_TOKENS: Final = 256
+"""What ranked admission sets aside for the growth of each running turn: a usual turn's output."""
+
+WAIT_SMOOTHING: Final = 0.05
+"""Of the running mean of waits for a slot: it follows a change of load within some twenty turns."""
+
+
+@dataclass(slots=True)
+class Room:
+    """The device of one engine and everybody who holds or wants pages of it."""
+
+    physics: EnginePhysics
+    device: Device
+    rules: KvRules
+    streams: dict[int, Stream] = field(default_factory=dict)
+    gaps: GapHistory = field(default_factory=GapHistory)
+    usual_wait_s: float = 0.0
+    value: float = 0.0
+    """What more room is worth in this tick (`kv.gaps.room_value`)."""
+
+    def admit(
+        self, now: float, waiting: Sequence[Stream], active: Sequence[Stream], slots_free: int
+    ) -> list[Stream]:
+        """The waiting turns that run now, their pages taken. `waiting` is in the queue's order."""
+        if self.rules.eviction is Eviction.CLASSES:
+            return self._admit_by_class(now, waiting, active, slots_free)
+        return self._admit_in_turn(now, waiting, slots_free)
+
+    def make_room_for_growth(self, now: float, short: int) -> None:
+        """Evict so many pages from whoever does not run, as far as there is anybody."""
+        if short > 0:
+            self._evict(short, victims(self._holders(now, None), self.rules.eviction))
+
+    def pin(self, now: float, stream: Stream) -> None:
+        """A gap began: under a rule with a time to live its pages are pinned that long."""
+        if self.rules.gaps is not Gaps.TTL:
+            return
+        known = self.gaps.by_kind.get(stream.tool)
+        gaps = () if known is None else tuple(known.recent)
+        back = self._return_s(stream)
+        stream.kept_until = now + ttl_s(gaps, back, self.usual_wait_s, self.rules.ttl)
+
+    def note_wait(self, seconds: float) -> None:
+        """A turn waited so long for its slot."""
+        self.usual_wait_s += WAIT_SMOOTHING * (seconds - self.usual_wait_s)
+
+    def drop(self, stream: Stream) -> None:
+        """A stream is gone with all of its pages."""
+        self.device.release(stream)
+        self.streams.pop(stream.key, None)
+
+    def _admit_in_turn(
+        self, now: float, waiting: Sequence[Stream], slots_free: int
+    ) -> list[Stream]:
+        """Head of the queue first, as long as it fits beside what runs; others are evicted for it."""
+        reserve = int(self.device.pages * RESERVE_SHARE)
+        admitted: list[Stream] = []
+        for stream in waiting[: max(slots_free, 0)]:
+            missing = self.device.missing_for(stream, stream.context)
+            if not self._make_room(now, missing + reserve, stream):
+                break
+            self._take(stream)
+            admitted.append(stream)
+        return admitted
+
+    def _admit_by_class(
+        self, now: float, waiting: Sequence[Stream], active: Sequence[Stream], slots_free: int
+    ) -> list[Stream]:
+        """One snapshot: who fits, in the order of ranks; the others' pages are what may go."""
+        device = self.device
+        claimants = [s for s in self.streams.values() if s.pages and s.phase is Phase.GAP]
+        claimants.extend(waiting)
+        claimants.sort(key=_by_group)
+        seen: set[int] = set()
+        held = self._held_by(active, seen)
+        full_s = self.physics.decode_step_s(self.physics.kv_capacity_tokens)
+        self.value = room_value(self.physics.step_floor_s, full_s, held / device.pages)
+        growth = GROWTH_TOKENS // device.page_tokens
+        room = device.pages - held - growth * len(active)
+
+        def claim(stream: Stream) -> int | None:
+            return self._claim(now, stream, seen)
+
+        choice = choose(claimants, claim, room, slots_free)
+        if not choice.admitted:
+            return []
+        missing = sum(device.missing_for(s, s.context) for s in choice.admitted)
+        self._evict(missing - device.free, choice.low)
+        admitted: list[Stream] = []
+        for stream in choice.admitted:
+            if device.missing_for(stream, stream.context) > device.free:
+                break
+            self._take(stream)
+            admitted.append(stream)
+        return admitted
+
+    def _take(self, stream: Stream) -> None:
+        """Take a turn's pages and lock them; with its group's prefix there, that much is cached."""
+        if not stream.is_on_prefix:
+            stream.cached = stream.prefix.tokens if stream.prefix.is_resident else 0
+        self.device.hold(stream, stream.context)
+        stream.phase = Phase.PREFILL
+
+    def _held_by(self, active: Sequence[Stream], seen: set[int]) -> int:
+        """Pages of everything that has a slot, each prefix once."""
+        total = 0
+        for stream in active:
+            total += stream.pages
+            if id(stream.prefix) not in seen:
+                seen.add(id(stream.prefix))
+                total += stream.prefix.pages
+        return total
+
+    def _claim(self, now: float, stream: Stream, seen: set[int]) -> int | None:
+        """What a claimant needs, its group's prefix with the first of the group."""
+        if stream.phase is Phase.GAP:
+            if not self._is_kept(now, stream):
+                return None
+            pages = stream.pages
+        else:
+            pages = self.device.pages_for(stream, stream.context)
+            pages += GROWTH_TOKENS // self.device.page_tokens
+            if stream.pages == 0:
+                pages += int(self.device.pages * ENTRY_SHARE)
+        if id(stream.prefix) not in seen:
+            seen.add(id(stream.prefix))
+            pages += stream.prefix.pages
+        return pages
+
+    def _is_kept(self, now: float, stream: Stream) -> bool:
+        if self.rules.gaps is not Gaps.EXPECTED:
+            return True
+        residual = self.gaps.residual_s(stream.tool, now - stream.gap_since)
+        share = stream.pages / self.device.pages
+        return is_worth_keeping(residual, share, self.value, self._return_s(stream))
+
+    def _return_s(self, stream: Stream) -> float:
+        """Seconds of bringing a stream's pages back, the cheaper way."""
+        prefix = stream.prefix.tokens
+        tokens = stream.cached - prefix
+        compute = self.physics.prefill_after_s(tokens, prefix)
+        return min(compute, self.physics.reload_s(tokens)) if self.device.host_tokens else compute
+
+    def _holders(self, now: float, besides: Stream | None) -> list[Stream]:
+        return [
+            stream
+            for stream in self.streams.values()
+            if stream.pages
+            and stream is not besides
+            and stream.kept_until <= now
+            and not stream.is_active
+        ]
+
+    def _make_room(self, now: float, pages: int, stream: Stream) -> bool:
+        """Free pages by evicting whoever the rule names first; all or nothing."""
+        short = pages - self.device.free
+        if short <= 0:
+            return True
+        holders = self._holders(now, stream)
+        if sum(holder.pages for holder in holders) < short:
+            return False
+        self._evict(short, victims(holders, self.rules.eviction))
+        return self.device.free >= pages
+
+    def _evict(self, short: int, order: Sequence[Stream]) -> None:
+        """Shed pages in this order; by class those of ended rollouts go before all."""
+        if short <= 0:
+            return
+        if self.rules.eviction is Eviction.CLASSES:
+            ended = [stream for stream in self.streams.values() if stream.is_unused]
+            order = [*victims(ended, Eviction.CLASSES), *order]
+        for holder in order:
+            if short <= 0:
+                return
+            short -= self._shed(holder, short)
+
+    def _shed(self, holder: Stream, pages: int) -> int:
+        before = self.device.free
+        self.device.shed(holder, holder.pages if holder.is_unused else pages)
+        if holder.is_unused:
+            self.drop(holder)
+        return self.device.free - before
+
+
+def _by_group(stream: Stream) -> tuple[int, bool, int, int]:
+    """By rank; among members of a group those with pages first, or they would swap at every turn."""
+    return group_part(stream.rank), stream.pages == 0, stream.rank, stream.key
