@@ -67,6 +67,13 @@ class Room:
         back = self._return_s(stream)
         stream.kept_until = now + ttl_s(gaps, back, self.usual_wait_s, self.rules.ttl)
 
+    def unpin(self, now: float) -> bool:
+        """Nothing can go on beside the pins: they end now. Whether there was any."""
+        pinned = [s for s in self.streams.values() if s.kept_until > now and s.pages]
+        for stream in pinned:
+            stream.kept_until = now
+        return bool(pinned)
+
     def note_wait(self, seconds: float) -> None:
         """A turn waited so long for its slot."""
         self.usual_wait_s += WAIT_SMOOTHING * (seconds - self.usual_wait_s)
@@ -83,8 +90,7 @@ class Room:
         reserve = int(self.device.pages * RESERVE_SHARE)
         admitted: list[Stream] = []
         for stream in waiting[: max(slots_free, 0)]:
-            missing = self.device.missing_for(stream, stream.context)
-            if not self._make_room(now, missing + reserve, stream):
+            if not self._make_room(now, stream, reserve):
                 break
             self._take(stream)
             admitted.append(stream)
@@ -111,8 +117,7 @@ class Room:
         choice = choose(claimants, claim, room, slots_free)
         if not choice.admitted:
             return []
-        missing = sum(device.missing_for(s, s.context) for s in choice.admitted)
-        self._evict(missing - device.free, choice.low)
+        self._evict_for(choice.admitted, choice.low)
         admitted: list[Stream] = []
         for stream in choice.admitted:
             if device.missing_for(stream, stream.context) > device.free:
@@ -185,16 +190,27 @@ class Room:
             and not stream.is_active
         ]
 
-    def _make_room(self, now: float, pages: int, stream: Stream) -> bool:
-        """Free pages by evicting whoever the rule names first; all or nothing."""
-        short = pages - self.device.free
-        if short <= 0:
-            return True
-        holders = self._holders(now, stream)
-        if sum(holder.pages for holder in holders) < short:
-            return False
-        self._evict(short, victims(holders, self.rules.eviction))
-        return self.device.free >= pages
+    def _make_room(self, now: float, stream: Stream, reserve: int) -> bool:
+        """Free what a turn needs by evicting whoever the rule names first.
+
+        More than once where its group's prefix went with the last sibling that held it.
+        """
+        while True:
+            missing = self.device.missing_for(stream, stream.context)
+            short = missing + reserve - self.device.free
+            if short <= 0:
+                return True
+            holders = self._holders(now, stream)
+            if _freeable(holders, stream) < short:
+                return False
+            self._evict(short, victims(holders, self.rules.eviction))
+
+    def _evict_for(self, admitted: Sequence[Stream], low: Sequence[Stream]) -> None:
+        """Free what these turns need together, as far as there is anybody."""
+        device, before = self.device, -1
+        while before != device.free:
+            before = device.free
+            self._evict(sum(device.missing_for(s, s.context) for s in admitted) - before, low)
 
     def _evict(self, short: int, order: Sequence[Stream]) -> None:
         """Shed pages in this order; by class those of ended rollouts go before all."""
@@ -214,6 +230,19 @@ class Room:
         if holder.is_unused:
             self.drop(holder)
         return self.device.free - before
+
+
+def _freeable(holders: Sequence[Stream], claimant: Stream) -> int:
+    """Pages of these holders, with the prefixes that nobody else holds and the claimant has no use for."""
+    left: dict[int, int] = {}
+    total = 0
+    for holder in holders:
+        total += holder.pages
+        prefix = holder.prefix
+        left[id(prefix)] = left.get(id(prefix), prefix.streams) - 1
+        if left[id(prefix)] == 0 and prefix is not claimant.prefix:
+            total += prefix.pages
+    return total
 
 
 def _by_claim(stream: Stream) -> tuple[int, bool, int, int]:

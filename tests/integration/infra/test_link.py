@@ -132,3 +132,21 @@ def test_only_changes_are_told() -> None:
     told = {one: "running", other: "in_tool"}
     assert changes(told, {one: "running", third: "saving"}) == {other: "", third: "saving"}
     assert changes(told, told) == {}
+
+
+async def test_host_that_served_a_newer_term_obeys_no_older_leader() -> None:
+    twin, looks = Twin(term=5), 0
+    async with linked(twin) as link:
+        await eventually(lambda: twin.joined, 5.0)
+        address = LeaderAddress(4, "nowhere:1", b"leader key")
+
+        async def find_leader() -> LeaderAddress:
+            nonlocal looks
+            looks += 1
+            return address
+
+        link._find_leader = find_leader
+        before = link.dials
+        await twin.hosts.connected[HOST].channel.close()
+        await eventually(lambda: looks >= 2, 5.0)
+        assert link.dials == before
