@@ -6,10 +6,10 @@ TEST_WORKERS ?= 2
 # the end, and files of one folder follow each other and share its platform.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv demo up doctor test test-slow check accept bench-step openapi format constraints clean
+.PHONY: help venv demo up doctor test test-slow check accept bench-step bench-schedule openapi format constraints clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 venv:  ## the virtual environment in .venv
 	@$(PYTHON) scripts/make_venv.py
@@ -45,6 +45,14 @@ accept: venv  ## whole jobs and measured times; FULL=1 for every seed and cell
 
 bench-step: venv  ## what one step of the coordinator costs at 100,000 live rollouts; JSON=1 for JSON
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.step $(if $(JSON),--json)
+
+bench-schedule: venv  ## the scheduling benchmark (hours; MINUTES=60 bounds a call, the next goes on); QUICK=1 for CI
+ifdef QUICK
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.schedule.quick
+else
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.schedule.cells $(if $(MINUTES),--minutes $(MINUTES)); status=$$?; \
+	$(PY) -m benchmarks.schedule.report; exit $$status
+endif
 
 openapi: venv  ## write docs/reference/openapi.json from the API
 	$(PY) scripts/openapi.py

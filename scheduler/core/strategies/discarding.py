@@ -9,9 +9,9 @@ on until it is refused; here it ends at once, which is kinder to the baseline an
 from typing import TYPE_CHECKING
 
 from domain.ids import task_ordinal
-from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
+from scheduler.core.records import GroupPhase, GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.requeue import drop_and_queue_again, lag
-from scheduler.core.strategies.rules import Rules
+from scheduler.core.strategies.rules import Rules, least_loaded
 
 if TYPE_CHECKING:
     from scheduler.core.state import Pass
@@ -30,6 +30,16 @@ class Discarding(Rules):
         """By the order of the tasks: a repeat stands where its task first stood."""
         return task_ordinal(group.ordinal)
 
+    def choose_engine(
+        self,
+        run: "Pass",
+        job: JobRecord,
+        member: tuple[GroupRecord, RolloutRecord],
+        fitting: list[HostRecord],
+    ) -> HostRecord | None:
+        """Each rollout by itself, by load; a group that grows on one engine would fill it alone."""
+        return least_loaded(fitting)
+
     def on_step(self, run: "Pass", job: JobRecord, taken: list[GroupRecord]) -> None:
         """Drop what the next step may not take, and queue its tasks again."""
         bound = min(self.lag_max(job), job.plan.max_staleness)
@@ -39,5 +49,9 @@ class Discarding(Rules):
 
 
 def serves_newest(run: "Pass", job: JobRecord) -> bool:
-    """Whether an engine serves the newest policy: upstream a step's groups begin after the weight update."""
-    return any(engine.version == job.committed for engine in run.state.engines_of(job))
+    """Whether all engines serve the newest policy: upstream a step's groups begin after the weight update.
+
+    Were one enough, all groups of a step would be placed on the engine that is done first.
+    """
+    engines = run.state.engines_of(job)
+    return bool(engines) and all(engine.version == job.committed for engine in engines)

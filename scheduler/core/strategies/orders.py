@@ -15,8 +15,9 @@ from typing import Final
 from domain.ids import AttemptId
 from domain.plan import Scheduling
 from kv.ranks import VALUE_SPAN
-from scheduler.core.records import GroupRecord, JobRecord
-from scheduler.core.strategies.rules import Rules
+from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
+from scheduler.core.state import Pass
+from scheduler.core.strategies.rules import Rules, least_loaded
 from scheduler.core.strategies.venus import Venus
 
 LENGTH_MAX: Final = 1_000_000
@@ -39,6 +40,16 @@ class Longest(Rules):
         finished = [r.sampled_tokens for r in group.rollouts if not r.is_open and not r.is_lost]
         estimate = min(group_estimate(finished, self._cap), LENGTH_MAX)
         return (LENGTH_MAX - estimate) * LENGTH_MAX + group.ordinal % LENGTH_MAX
+
+    def choose_engine(
+        self,
+        run: Pass,
+        job: JobRecord,
+        member: tuple[GroupRecord, RolloutRecord],
+        fitting: list[HostRecord],
+    ) -> HostRecord | None:
+        """Each rollout by itself, by load."""
+        return least_loaded(fitting)
 
 
 class Oracle(Venus):

@@ -69,7 +69,7 @@ class Rules:
         for engine in fitting:
             if engine.host_id == group.engine:
                 return engine
-        return min(fitting, key=lambda engine: (engine.load, engine.host_id))
+        return least_loaded(fitting)
 
     def on_opened(self, run: "Pass", job: JobRecord, group: GroupRecord) -> None:
         """A group was opened; nothing of it runs yet."""
@@ -94,3 +94,8 @@ class Rules:
 
     def on_tick(self, run: "Pass", job: JobRecord) -> None:
         """Time passed; called about twice a second."""
+
+
+def least_loaded(fitting: list[HostRecord]) -> HostRecord:
+    """The engine with the fewest rollouts: where a router without regard to prefixes sends a new one."""
+    return min(fitting, key=lambda engine: (engine.load, engine.host_id))
