@@ -44,8 +44,8 @@ MUTANTS: Final = (
         "leader.term < self.highest_term",
         "leader.term < 0",
         (
-            "tests/integration/infra/test_link.py"
-            "::test_host_that_served_a_newer_term_obeys_no_older_leader",
+            ("tests/integration/infra/test_link.py"
+            "::test_host_that_served_a_newer_term_obeys_no_older_leader"),
         ),
     ),
     Mutant(
@@ -68,8 +68,8 @@ MUTANTS: Final = (
         "context - stream.prefix.tokens",
         "context",
         (
-            "tests/unit/simulation/test_golden.py"
-            "::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once",
+            ("tests/unit/simulation/test_golden.py"
+            "::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once"),
         ),
     ),
     Mutant(
@@ -78,8 +78,8 @@ MUTANTS: Final = (
         "total -= prefix.tokens",
         "total -= 0",
         (
-            "tests/unit/simulation/test_golden.py"
-            "::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once",
+            ("tests/unit/simulation/test_golden.py"
+            "::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once"),
         ),
     ),
     Mutant(
@@ -88,8 +88,8 @@ MUTANTS: Final = (
         "group.last_valid <= job.filling",
         "group.last_valid < job.filling",
         (
-            f"{CORE}/test_order.py"
-            "::test_ranks_put_evaluation_before_promoted_before_critical_before_normal",
+            (f"{CORE}/test_order.py"
+            "::test_ranks_put_evaluation_before_promoted_before_critical_before_normal"),
         ),
     ),
     Mutant(
@@ -98,8 +98,8 @@ MUTANTS: Final = (
         "self._evict_for(choice.admitted, choice.low)",
         "self._evict_for(choice.admitted, [*choice.admitted, *choice.low])",
         (
-            "tests/property/test_engines.py"
-            "::test_pages_add_up_nobody_is_passed_over_and_every_turn_ends",
+            ("tests/property/test_engines.py"
+            "::test_pages_add_up_nobody_is_passed_over_and_every_turn_ends"),
         ),
     ),
     Mutant(
@@ -136,8 +136,8 @@ MUTANTS: Final = (
         "job.committed - step >= AGEING_BATCHES",
         "job.committed - step >= 10**6",
         (
-            f"{CORE}/test_order.py"
-            "::test_a_starved_group_becomes_critical_after_a_number_of_batches",
+            (f"{CORE}/test_order.py"
+            "::test_a_starved_group_becomes_critical_after_a_number_of_batches"),
         ),
     ),
     Mutant(

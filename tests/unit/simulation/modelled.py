@@ -52,7 +52,11 @@ class Yard:
         return build(name, rules, self, of)
 
     def stream(
-        self, prefix: Prefix, *turns: tuple[int, int], rank: RankClass = RankClass.NORMAL, tool_s: float = 1.0
+        self,
+        prefix: Prefix,
+        *turns: tuple[int, int],
+        rank: RankClass = RankClass.NORMAL,
+        tool_s: float = 1.0,
     ) -> Stream:
         """A rollout with turns of (new tokens, output tokens)."""
         self.keys += 1
@@ -61,7 +65,9 @@ class Yard:
         with_tools = [replace(turn, tool_s=tool_s) for turn in trajectory.turns[:-1]]
         trajectory = Trajectory((*with_tools, trajectory.turns[-1]))
         ordinal = ordinal_of(prefix.group_id)
-        return Stream(name, 1, 1, self.keys, ordinal, trajectory, prefix, compose(rank, ordinal, self.keys))
+        return Stream(
+            name, 1, 1, self.keys, ordinal, trajectory, prefix, compose(rank, ordinal, self.keys)
+        )
 
     def begin(self, engine: ModelledEngine, stream: Stream) -> None:
         """Put a rollout on an engine; its first turn waits."""

@@ -71,7 +71,9 @@ def test_one_page_short_is_one_eviction_of_the_unused_node(rules: KvRules, pages
     yard = Yard()
     engine = yard.engine(rules)
     ended = yard.stream(prefix_of(0, 1_600), (1_600, 4), rank=RankClass.PROMOTED)
-    in_tool = yard.stream(prefix_of(1, 1_600), (1_600, 4), (4, 4), rank=RankClass.CRITICAL, tool_s=1e9)
+    in_tool = yard.stream(
+        prefix_of(1, 1_600), (1_600, 4), (4, 4), rank=RankClass.CRITICAL, tool_s=1e9
+    )
     late = yard.stream(prefix_of(2, pages * 16), (pages * 16, 4))
     yard.begin(engine, ended)
     yard.begin(engine, in_tool)
