@@ -362,11 +362,12 @@ class ModelledEngine:
     def _take_over_prefixes(self) -> None:
         """Who computed its group's prefix may have left or been retracted: a sibling begins anew."""
         missing = [stream for stream in self.prefilling if not stream.prefix.is_computed]
-        computing = {id(s.prefix) for s in missing if s.cached < s.prefix.tokens}
+        computing = {id(stream.prefix) for stream in missing if not stream.awaits_prefix}
         for stream in missing:
             if id(stream.prefix) not in computing:
                 computing.add(id(stream.prefix))
-                stream.cached = 0
+                stream.awaits_prefix = False
+                stream.cached -= stream.prefix.tokens
 
     def _finish_prefill(self, chunks: list[tuple[Stream, int]], seconds: float) -> None:
         counts = self.counts
@@ -384,7 +385,7 @@ class ModelledEngine:
             counts.recomputed_tokens += max(0, min(stream.computed - stream.cached, tokens))
             stream.cached += tokens
             stream.computed = max(stream.computed, stream.cached)
-            if stream.cached >= stream.prefix.tokens:
+            if stream.cached >= stream.prefix.tokens and not stream.awaits_prefix:
                 stream.prefix.is_computed = True
         still: list[Stream] = []
         for stream in self.prefilling:

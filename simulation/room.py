@@ -128,8 +128,10 @@ class Room:
 
     def _take(self, stream: Stream) -> None:
         """Take a turn's pages and lock them; with its group's prefix there, that much is cached."""
+        prefix = stream.prefix
         if not stream.is_on_prefix:
-            stream.cached = stream.prefix.tokens if stream.prefix.is_resident else 0
+            stream.cached = prefix.tokens if prefix.is_resident else 0
+            stream.awaits_prefix = prefix.is_resident and not prefix.is_computed
         self.device.hold(stream, stream.context)
         stream.phase = Phase.PREFILL
 

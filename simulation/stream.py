@@ -81,6 +81,8 @@ class Stream:
     import_at: float = 0.0
     waited_s: float = 0.0
     is_on_prefix: bool = False
+    awaits_prefix: bool = False
+    """`cached` counts a prefix that a sibling was computing when this turn was admitted."""
 
     @property
     def tool(self) -> str:

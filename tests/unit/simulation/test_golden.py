@@ -158,3 +158,42 @@ def test_the_stall_of_a_weight_sync_is_added_once_per_version(
     assert [at for _, at in yard.sampled_at] == [pytest.approx(45.17 + 5.0 * stalls, abs=1e-9)]
     assert [version for version, _ in yard.synced_at] == sorted(set(asked))
     assert engine.counts.stalled_s == 5.0 * stalls
+
+
+def test_a_context_that_left_whole_is_reloaded_and_only_its_prompt_computed_again() -> None:
+    """As above, but N takes all 400 pages: 3,200 tokens come back, the 1,600 of the prompt do not.
+
+    The host tier holds what is behind a group's prefix; the prefix goes with its last holder.
+    """
+    yard = Yard()
+    engine = yard.engine(RANKED, host_tokens=25_600, of=fixed().engines["8b-h100"])
+    first = yard.stream(prefix_of(0, 1_600), (1_600, 3_200), (16, 8), tool_s=60.0)
+    neighbour = yard.stream(prefix_of(1, 4_800), (4_800, 1_600), rank=RankClass.CRITICAL)
+    yard.begin(engine, first)
+    while first.phase is not Phase.GAP:
+        assert yard.clock.run_next()
+    yard.begin(engine, neighbour)
+    yard.run()
+    tiers = engine.device.counts
+    assert (tiers.offloaded_tokens, tiers.reloaded_tokens) == (3_200, 3_200)
+    assert engine.counts.recomputed_tokens == 1_600
+    assert engine.counts.prefilled_tokens == 1_600 + 4_800 + 1_600 + 16
+
+
+def test_a_sibling_takes_over_the_prefix_of_one_that_left() -> None:
+    """The first of two is taken away in its first chunk; the other computes all of the prompt.
+
+    begun    2,048 x (1 + 0.04 x 1,024) + 2  =  85,936.08   the step under way ends
+    prefill  4,096 x (1 + 0.04 x 2,048) + 4  = 339,644.32
+    decode   2 + 40.96                        =      42.96
+    """
+    yard = Yard()
+    engine = yard.engine(RANKED)
+    prefix = prefix_of(0, 4_096)
+    maker, sibling = (yard.stream(prefix, (4_096, 1)) for _ in range(2))
+    yard.begin(engine, maker)
+    yard.begin(engine, sibling)
+    yard.clock.at(1.0, lambda: engine.leave(maker, keep_unused=False))
+    yard.run()
+    assert [name for name, _ in yard.sampled_at] == [sibling.rollout_id]
+    assert yard.sampled_at[0][1] == pytest.approx(85_936.08 + 339_644.32 + 42.96, abs=1e-6)
