@@ -6,7 +6,7 @@ TEST_WORKERS ?= 2
 # the end, and files of one folder follow each other and share its platform.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv demo up doctor test test-slow check accept bench-schedule openapi format constraints clean
+.PHONY: help venv demo up doctor test test-slow check accept bench-step bench-schedule openapi format constraints clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ accept: venv  ## whole jobs and measured times; FULL=1 for every seed and cell
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m accept --timeout 3600 -s --ignore tests/accept/recovery || failed=1; \
 	$(PYTEST) --dist load -m accept tests/accept/recovery || failed=1; \
 	exit $$failed
+
+bench-step: venv  ## what one step of the coordinator costs at 100,000 live rollouts; JSON=1 for JSON
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.step $(if $(JSON),--json)
 
 bench-schedule: venv  ## the scheduling benchmark (hours; MINUTES=60 bounds a call, the next goes on); QUICK=1 for CI
 ifdef QUICK

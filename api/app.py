@@ -15,9 +15,11 @@ from api.edge import Edge
 from api.environments.routes import router as environments_router
 from api.gateway import Gateway
 from api.jobs.routes import router as jobs_router
+from api.jobs.schedule import router as schedule_router
 from api.logs.routes import router as logs_router
 from api.models.routes import router as models_router
 from api.operations.routes import router as operations_router
+from api.plans.routes import router as plans_router
 from api.rollouts.routes import router as rollouts_router
 from api.secrets.routes import router as secrets_router
 from api.system.routes import router as system_router
@@ -63,11 +65,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         tenancy_router,
         environments_router,
         jobs_router,
+        schedule_router,
         rollouts_router,
         logs_router,
         billing_router,
         checkpoints_router,
         operations_router,
+        plans_router,
         models_router,
         datasets_router,
         secrets_router,

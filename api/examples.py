@@ -46,6 +46,19 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
     ("post", "/v1/jobs/{job_id}/branch"): {
         "from the newest checkpoint": {"overrides": {"stop": {"max_steps": 60}}},
     },
+    ("post", "/v1/plans"): {
+        "a spec on a pool": {
+            "spec": SMALLEST_JOB,
+            "pool": {"engines": 4},
+            "profile": {
+                "turns": {"p10": 1, "p50": 2, "p90": 4},
+                "prompt_tokens": {"p10": 20, "p50": 30, "p90": 40},
+                "output_tokens": {"p10": 5, "p50": 10, "p90": 20},
+                "observation_tokens": {"p10": 5, "p50": 10, "p90": 20},
+                "tool_s": {"p10": 0.01, "p50": 0.05, "p90": 0.5},
+            },
+        },
+    },
     ("post", "/v1/models"): {
         "a hub revision": {
             "name": "tiny",

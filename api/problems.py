@@ -63,6 +63,7 @@ CODES: Final = frozenset(
         "not_exported",
         "not_found",
         "nothing_left",
+        "nothing_recorded",
         "payload_unreadable",
         "precondition_failed",
         "range_not_satisfiable",

@@ -11,6 +11,7 @@ really busy; the rest of its ready time is idle. Pure: facts in, lines out.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 
 class Resource(StrEnum):
@@ -19,6 +20,15 @@ class Resource(StrEnum):
     ENGINE = "engine"
     TRAINER = "trainer"
     SANDBOX = "sandbox"
+
+
+PRICE_USD_PER_HOUR: Final[Mapping[Resource, float]] = {
+    Resource.ENGINE: 2.50,
+    Resource.TRAINER: 2.50,
+    Resource.SANDBOX: 0.05,
+}
+"""List price of one host, or of one sandbox, for an hour: what a plan's cost is computed from. An
+engine or a trainer host is one accelerator on demand, a sandbox one virtual CPU with its memory."""
 
 
 class Bucket(StrEnum):

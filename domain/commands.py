@@ -13,7 +13,11 @@ from domain.states import DropReason, End, JobState, Purpose
 
 @dataclass(frozen=True, slots=True)
 class SetJobState:
-    """Move a job; `observed_generation` answers the user's generation, reason and position are shown."""
+    """Move a job; `observed_generation` answers the user's generation, reason and position are shown.
+
+    `predicted_start` is when a waiting job will get its gang, on the clock of `step`; None with a
+    reason where nobody can know.
+    """
 
     job_id: JobId
     state: JobState
@@ -24,6 +28,8 @@ class SetJobState:
     failure_component: str | None = None
     failure_hint: str | None = None
     retryable: bool = False
+    predicted_start: float | None = None
+    predicted_start_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

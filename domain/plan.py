@@ -119,6 +119,17 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineUse:
+    """How a job uses engines.
+
+    `base` None: whole engines, which nobody else generates on while the job holds them (full weights,
+    or one LoRA job alone). Else the base model whose engines LoRA jobs share, slot by slot.
+    """
+
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobPlan:
     """The numbers of one attempt that scheduling depends on. Seconds are wall-clock seconds."""
 
@@ -151,11 +162,29 @@ class JobPlan:
     target_eval: float | None = None
     """Selected number of an evaluation that ends the job."""
     scheduling: Scheduling = field(default_factory=Scheduling)
+    engine_use: EngineUse = EngineUse()
+    sandbox_bytes: int = 0
+    """Ceiling of the memory of one of its sandboxes; 0: all sandboxes of the pool count alike."""
 
     @property
     def limits(self) -> JobLimits:
         """What of it may change."""
         return JobLimits(self.max_steps, self.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantShare:
+    """What one organization has of the pool: a weight for what is contended, and a guarantee.
+
+    A gang is guaranteed when everything that the organization then holds is within these numbers, so
+    a guarantee of engines without a trainer is none. What it leaves idle is lent to others.
+    """
+
+    organization_id: OrganizationId
+    weight: float = 1.0
+    engines: int = 0
+    trainers: int = 0
+    sandboxes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +196,7 @@ class Pool:
     sandboxes: int
     grading_reserve: int
     """Sandboxes never given to agents, so that grading always finds room."""
+    sandbox_bytes: int = 0
+    """Memory for agents' sandboxes over all nodes; 0: only their number counts."""
+    tenants: tuple[TenantShare, ...] = ()
+    """Organizations with a weight or a guarantee of their own; all others weigh 1, guaranteed nothing."""

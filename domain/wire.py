@@ -78,6 +78,9 @@ class HostBeat:
     """Host heartbeat with its figures for metrics; also says that its event loop lives."""
 
     figures: dict[str, float] = field(default_factory=dict)
+    phases: dict[RolloutId, str] = field(default_factory=dict)
+    """Engine hosts: what rollouts do that changed since the last beat of this connection, a
+    `domain.schedule.WaitReason` each; empty text for one that is no longer held."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ dropped: everything that matters is in the snapshot, in Postgres or both.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from domain.ids import HostId
+from domain.ids import HostId, RolloutId
 from domain.wire import Challenge, Hello, HostBeat, HostSnapshot, LeaderBeat, Proof, Refused
 from infra.frames import Channel, ConnectionEnded, connect
 from infra.logging import get_logger
@@ -38,11 +38,17 @@ class LeaderAddress:
     key: bytes
 
 
+def changes(told: Mapping[RolloutId, str], now: Mapping[RolloutId, str]) -> dict[RolloutId, str]:
+    """What differs from what was told; empty text for what is gone."""
+    gone = {rollout: "" for rollout in told if rollout not in now}
+    return gone | {rollout: phase for rollout, phase in now.items() if told.get(rollout) != phase}
+
+
 class LeaderLink:
     """Keeps one proven connection to whoever leads.
 
     `find_leader` reads `leadership`; `snapshot` gives all that the host holds; `on_frame` handles one
-    frame and must not wait; `figures` are sent with each heartbeat.
+    frame and must not wait; `figures` are sent with each heartbeat, of `phases` what changed.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class LeaderLink:
         snapshot: Callable[[], HostSnapshot],
         on_frame: Callable[[object], None],
         figures: Callable[[], dict[str, float]] = dict,
+        phases: Callable[[], dict[RolloutId, str]] = dict,
     ) -> None:
         self._host_id = host_id
         self._epoch = epoch
@@ -63,6 +70,7 @@ class LeaderLink:
         self._snapshot = snapshot
         self._on_frame = on_frame
         self._figures = figures
+        self._phases = phases
         self._channel: Channel | None = None
         self.highest_term = 0
         self.dials = 0
@@ -135,7 +143,10 @@ class LeaderLink:
             beats.cancel()
 
     async def _beat(self, channel: Channel) -> None:
+        told: dict[RolloutId, str] = {}
         while not channel.closed.is_set():
+            phases = self._phases()
             with contextlib.suppress(ConnectionEnded):
-                channel.send(HostBeat(self._figures()))
+                channel.send(HostBeat(self._figures(), changes(told, phases)))
+            told = phases
             await asyncio.sleep(LEADER_BEAT_S)

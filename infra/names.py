@@ -13,6 +13,9 @@ CHORE_TASK: Final = "venus.chore"
 DELIVER_TASK: Final = "venus.deliver"
 """Celery task `deliver()`: wakes a worker for due rows of `webhook_delivery`."""
 
+TIDY_TASK: Final = "venus.tidy"
+"""Celery task `tidy()`: wakes a worker that deletes segments of the event log past their age."""
+
 GENERATE: Final = "generate"
 VALIDATE_ENVIRONMENT: Final = "validate_environment"
 TEST_ENVIRONMENT: Final = "test_environment"
@@ -21,6 +24,7 @@ IMPORT_MODEL: Final = "import_model"
 VALIDATE_DATASET: Final = "validate_dataset"
 EXPORT_CHECKPOINT: Final = "export_checkpoint"
 CLEAN_JOB: Final = "clean_job"
+PLAN: Final = "plan"
 """Kinds of operations."""
 
 HOST_QUEUE: Final = "hosts"
@@ -95,3 +99,20 @@ def dataset_path(version: str, split: str) -> str:
 def tasks_path(sha: str) -> str:
     """Content-addressed task list of one split under one configuration, as JSON lines."""
     return f"tasks/{sha}.jsonl"
+
+
+EVENT_LOG_FOLDER: Final = "event-log"
+"""Folder of all terms' event logs."""
+
+
+def event_log_path(term: int, opened_ms: int, segment: int, first_ms: int) -> str:
+    """Create-only path of a segment; the name alone says its place, and how old it is."""
+    return f"{EVENT_LOG_FOLDER}/{term:010d}/{opened_ms:013d}-{segment:08d}-{first_ms:013d}.segment"
+
+
+def first_ms_of(path: str) -> int | None:
+    """Wall-clock milliseconds of a segment's first record, from its name; None for other objects."""
+    name, _, ending = path.rpartition("/")[2].partition(".")
+    parts = name.split("-")
+    is_segment = ending == "segment" and len(parts) == 3 and parts[2].isdigit()
+    return int(parts[2]) if is_segment else None

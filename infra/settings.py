@@ -14,6 +14,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from domain.plan import TenantShare
+from infra.tenants import tenant_shares
+
 T = TypeVar("T")
 
 DEFAULT_API_PORT: Final = 8420
@@ -141,6 +144,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     intervals: Intervals = field(default_factory=Intervals)
     pool: Pool = field(default_factory=Pool)
+    tenants: tuple[TenantShare, ...] = ()
+    """Organizations with a weight or a guarantee of their own in the pool."""
     webhooks: Webhooks = field(default_factory=Webhooks)
     api_host: str = "127.0.0.1"
     api_port: int = DEFAULT_API_PORT
@@ -182,6 +187,7 @@ class Settings:
                 source, FAST_INTERVALS if is_small else Intervals(), INTERVAL_VARIABLES, _seconds
             ),
             pool=_overlaid(source, Pool(), POOL_VARIABLES, _count),
+            tenants=_read(source, "VENUS_TENANTS", tenant_shares, ()),
             webhooks=_webhooks(source),
             api_host=source.get("VENUS_API_HOST") or "127.0.0.1",
             api_port=_read(source, "VENUS_API_PORT", _port, DEFAULT_API_PORT),
@@ -245,6 +251,7 @@ VARIABLES: Final = (
     *LIMIT_VARIABLES,
     *INTERVAL_VARIABLES,
     *POOL_VARIABLES,
+    "VENUS_TENANTS",
     *WEBHOOK_VARIABLES,
     "VENUS_WEBHOOK_TRIES",
     "VENUS_WEBHOOK_HOSTS",

@@ -6,6 +6,7 @@ host that is not connected are dropped: the host's next snapshot lets the core d
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,6 +35,8 @@ class Connected:
     channel: Channel
     snapshot: HostSnapshot
     figures: dict[str, float] = field(default_factory=dict)
+    phases: dict[RolloutId, tuple[str, float]] = field(default_factory=dict)
+    """What each rollout on an engine host does, as the host says, and when that was heard."""
 
 
 class Hosts:
@@ -157,12 +160,21 @@ class Hosts:
             while True:
                 frame = await peer.channel.receive()
                 if isinstance(frame, HostBeat):
-                    peer.figures = frame.figures
+                    _hear(peer, frame)
                 else:
                     self._on_frame(peer, frame)
         finally:
             if self.connected.get(peer.host_id) is peer:
                 del self.connected[peer.host_id]
+
+
+def _hear(peer: Connected, beat: HostBeat) -> None:
+    peer.figures = beat.figures
+    for rollout, phase in beat.phases.items():
+        if phase:
+            peer.phases[rollout] = phase, time.time()
+        else:
+            peer.phases.pop(rollout, None)
 
 
 def _held(snapshot: HostSnapshot) -> tuple[HeldRollout, ...]:

@@ -3,12 +3,14 @@
 Loops: each consumes one thing and is woken by one thing.
 
     executor   commands of the core          woken by feed
+    event log  steps that were taken         every LOOK_S of scheduler/event_log.py
     leases     host_lease rows               every LOOK_S
     jobs       unanswered generations        every LOOK_S
     budgets    jobs with a budget            every SWEEP_S
     sweep      facts whose notice was lost   every SWEEP_S
     tick       time for the core             every TICK_S
     progress   job.progress documents        every SWEEP_S
+    schedule   schedules of jobs             every SWEEP_S
 """
 
 import asyncio
@@ -42,10 +44,12 @@ from infra.settings import Settings
 from scheduler.budget import BudgetWatch
 from scheduler.context import JobContext
 from scheduler.core.coordinator import Coordinator
+from scheduler.event_log import EventLog
 from scheduler.executor import Executor
 from scheduler.hosts import Connected, Hosts
 from scheduler.progress import Throughput, progress_of
 from scheduler.recovery import restore
+from scheduler.schedule import ScheduleWriter
 from scheduler.watch import ChoreWatch, JobWatch, LeaseWatch
 from stores.blobs import Blobs
 from stores.system import jobs, leases
@@ -88,13 +92,25 @@ class Leader:
             trainers=pool.trainers,
             sandboxes=settings.limits.sandboxes * pool.nodes,
             grading_reserve=1,
+            tenants=settings.tenants,
         )
         self._core = Coordinator(capacity, checking=settings.is_checking)
+        blobs = Blobs(settings.object_store_url)
+        self._event_log = EventLog(
+            blobs, term.number, capacity, settings.is_checking, refused=self._core.refusals
+        )
         self._throughput = Throughput()
+        self._schedule = ScheduleWriter(
+            self._core,
+            database,
+            hosts,
+            term.number,
+            self._contexts,
+            throughput=self._throughput,
+        )
         self._facts: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._log = get_logger().bind(term=term.number)
-        blobs = Blobs(settings.object_store_url)
         self._jobs = JobWatch(
             database, blobs, settings, term.number, self._contexts, feed=self.feed
         )
@@ -112,6 +128,12 @@ class Leader:
 
     async def run(self) -> None:
         """Lead until fenced out (FencedOut) or cancelled."""
+        try:
+            await self._lead()
+        finally:
+            await self._event_log.close()
+
+    async def _lead(self) -> None:
         restored = await self._until_stored(
             lambda: restore(self._database, self._jobs, self._contexts)
         )
@@ -123,6 +145,7 @@ class Leader:
         self._log.info("leader.started", jobs=len(restored.jobs))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._execute())
+            group.create_task(self._event_log.run())
             group.create_task(self._hosts.beat())
             group.create_task(self._every(LOOK_S, self._leases.look))
             group.create_task(self._every(LOOK_S, self._jobs.look))
@@ -130,6 +153,7 @@ class Leader:
             group.create_task(self._every(SWEEP_S, self._jobs.sweep))
             group.create_task(self._every(SWEEP_S, self._budgets.look))
             group.create_task(self._every(SWEEP_S, self._write_progress))
+            group.create_task(self._every(SWEEP_S, self._schedule.write))
             group.create_task(self._every(TICK_S, self._tick))
 
     def feed(self, event: Event) -> None:
@@ -209,15 +233,17 @@ class Leader:
             self._throughput.count(
                 attempt_of(group_of(event.rollout_id)), event.sampled_tokens, time.monotonic()
             )
+        now, quarantined = time.time(), None
         try:
-            commands = self._core.step(time.time(), event)
+            commands = self._core.step(now, event)
         except AssertionError:
-            job = self._core.suspect or self._job_of(event)
+            quarantined = job = self._core.suspect or self._job_of(event)
             self._log.exception("core.assertion", kind=type(event).__name__, job_id=job)
             if job is None:
                 raise
             self._log.error("job.quarantined", job_id=job, state=repr(self._core.dump(job)))
             commands = self._core.quarantine(job)
+        self._event_log.note(now, event, commands, quarantined)
         self._executor.enqueue(commands)
 
     def _job_of(self, event: Event) -> JobId | None:

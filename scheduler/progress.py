@@ -1,6 +1,7 @@
 """The scheduler's view of a job as the document that the API serves under `/progress`."""
 
 from collections import Counter, deque
+from datetime import UTC, datetime
 from typing import Final
 
 from domain.ids import AttemptId
@@ -48,6 +49,8 @@ def progress_of(
         "filling_step": view.filling_step,
         "queue_position": view.queue_position,
         "reason": view.reason,
+        "predicted_start": _time(view.start.at),
+        "predicted_start_reason": view.start.reason,
         "blocked": view.blocked,
         "groups": {
             "open": len(view.open_groups),
@@ -83,6 +86,10 @@ def progress_of(
             for host in view.hosts
         ],
     }
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat()
 
 
 def _figures(hosts: Hosts, host_id: str) -> dict[str, float]:

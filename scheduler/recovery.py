@@ -1,5 +1,7 @@
 """A new leader's first fact: everything that Postgres knows of unfinished jobs and hosts."""
 
+from collections.abc import Collection
+
 from domain.events import RestoredJob, StateRestored
 from domain.ids import EVALUATION_ORDINAL_BASE, REPEAT_SPAN, JobId
 from scheduler.context import JobContext
@@ -27,8 +29,6 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
     written = await jobs.checkpoint_steps(connection, attempt)
     groups = await jobs.pending_groups(connection, attempt)
     issued = await jobs.issued_ordinals(connection, attempt)
-    last = max((o for o in issued if o < REPEAT_SPAN), default=None)
-    next_ordinal = row.next_ordinal if last is None else max(row.next_ordinal, last + 1)
     return RestoredJob(
         plan=context.plan,
         generation=row.generation,
@@ -37,7 +37,7 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
         base_step=row.base_step,
         committed_step=steps[-1].step if steps else row.base_step,
         policy=steps[-1].policy if steps else None,
-        next_ordinal=next_ordinal,
+        next_ordinal=next_after(row.next_ordinal, issued),
         unconsumed=tuple(o for o in row.unconsumed if o not in issued),
         groups=groups,
         checkpoint_step=written[-1][0] if written else None,
@@ -49,3 +49,8 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
         reached_step=await jobs.reached_step(connection, attempt, context.plan.target_eval),
         issued_evaluations=tuple(o for o in issued if o >= EVALUATION_ORDINAL_BASE),
     )
+
+
+def next_after(start: int, issued: Collection[int]) -> int:
+    """The next new training ordinal: above all that were issued, evaluations and repeats left out."""
+    return max([start, *(ordinal + 1 for ordinal in issued if ordinal < REPEAT_SPAN)])

@@ -26,7 +26,7 @@ from domain.plan import JobLimits
 from domain.states import Desired, HostKind
 from infra.ids import IdSource
 from infra.logging import get_logger
-from infra.names import CHORE_TASK, DELIVER_TASK, HOST_TASK
+from infra.names import CHORE_TASK, DELIVER_TASK, HOST_TASK, TIDY_TASK
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
@@ -67,6 +67,9 @@ EXPIRE_S: Final = 5.0
 """Between two looks for what has had its time; nobody waits for it."""
 DELIVER_AGAIN_S: Final = 5.0
 """Deliveries that nobody took up are sent for again; their process starts within a second or two."""
+
+TIDY_AGAIN_S: Final = 3600.0
+"""Between two looks at the event log's age, which counts in days."""
 
 SEND_S: Final = 5.0
 """A broker that takes longer is away; the leader must not wait for it."""
@@ -148,6 +151,7 @@ class ChoreWatch:
         self._ids = IdSource()
         self._expired_at = -math.inf
         self._delivered_at = -math.inf
+        self._tidied_at = -math.inf
 
     async def look(self) -> None:
         """One pass over open operations, due deliveries, what expires, and ended attempts."""
@@ -162,6 +166,9 @@ class ChoreWatch:
             await wake(self._broker, CHORE_TASK, [operation])
         await self.settle()
         await self._look_at_deliveries()
+        if time.monotonic() - self._tidied_at >= TIDY_AGAIN_S:
+            self._tidied_at = time.monotonic()
+            await wake(self._broker, TIDY_TASK, [], expires=TIDY_AGAIN_S)
 
     async def settle(self) -> None:
         """Bill attempts that hold nothing any more, and expire the checkpoints that they need not keep.

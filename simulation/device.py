@@ -74,6 +74,8 @@ class Device:
         """Free up to so many pages from the end of a context; how many were freed."""
         taken = min(pages, stream.pages)
         if taken <= 0:
+            if stream.pages == 0:
+                self._leave_prefix(stream)
             return 0
         before = stream.cached
         stream.pages -= taken

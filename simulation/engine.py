@@ -94,6 +94,8 @@ class ModelledEngine:
         self.prefilling: list[Stream] = []
         self.decoding: list[Stream] = []
         self.sync_to: int | None = None
+        self._loading = model.version
+        """Newest version that was asked for."""
         self.link_free_at = 0.0
         self._arrivals = 0
         self._is_dirty = False
@@ -160,8 +162,10 @@ class ModelledEngine:
         self._wake()
 
     def sync(self, version: int) -> None:
-        """Load weights at the next step boundary; pages are kept."""
-        self.sync_to = version
+        """Load weights at the next step boundary, each version once; pages are kept."""
+        if version <= self._loading:
+            return
+        self.sync_to = self._loading = version
         self._wake()
 
     # -- boundaries ------------------------------------------------------------------------
@@ -317,6 +321,7 @@ class ModelledEngine:
 
     def _prefill_step(self) -> None:
         """One step: a chunk of prefill, and a token of every decoding sequence beside it."""
+        self._take_over_prefixes()
         budget = PREFILL_TOKENS_PER_STEP
         seconds = self.physics.decode_step_s(self._kv_tokens())
         chunks: list[tuple[Stream, int]] = []
@@ -340,6 +345,15 @@ class ModelledEngine:
                 self._finish_prefill(chunks, seconds)
 
         self.clock.after(seconds, done)
+
+    def _take_over_prefixes(self) -> None:
+        """Who computed its group's prefix may have left or been retracted: a sibling begins anew."""
+        missing = [stream for stream in self.prefilling if not stream.prefix.is_computed]
+        computing = {id(s.prefix) for s in missing if s.cached < s.prefix.tokens}
+        for stream in missing:
+            if id(stream.prefix) not in computing:
+                computing.add(id(stream.prefix))
+                stream.cached = 0
 
     def _finish_prefill(self, chunks: list[tuple[Stream, int]], seconds: float) -> None:
         counts = self.counts
@@ -446,9 +460,10 @@ class ModelledEngine:
             self.room.make_room_for_growth(self.clock.now, short)
             if self._pages_to_grow(1) <= self.device.free:
                 return
-            if len(self.decoding) + len(self.prefilling) + len(self.fetching) == 1:
+            if len(self.decoding) + len(self.prefilling) + len(self.fetching) > 1:
+                self._retract()
+            elif not self.room.unpin(self.clock.now):
                 raise RuntimeError(f"{self.name}: one context does not fit on the device")
-            self._retract()
 
     def _retract(self) -> None:
         """The loser goes back to the queue, without its pages, with its place in the order."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from kv.eviction import victims
 from kv.gaps import GapHistory, is_worth_keeping, room_value
-from kv.ranks import group_part
+from kv.ranks import class_of
 from kv.residency import choose
 from kv.rules import Eviction, Gaps, KvRules
 from kv.ttl import ttl_s
@@ -67,6 +67,13 @@ class Room:
         back = self._return_s(stream)
         stream.kept_until = now + ttl_s(gaps, back, self.usual_wait_s, self.rules.ttl)
 
+    def unpin(self, now: float) -> bool:
+        """Nothing can go on beside the pins: they end now. Whether there was any."""
+        pinned = [s for s in self.streams.values() if s.kept_until > now and s.pages]
+        for stream in pinned:
+            stream.kept_until = now
+        return bool(pinned)
+
     def note_wait(self, seconds: float) -> None:
         """A turn waited so long for its slot."""
         self.usual_wait_s += WAIT_SMOOTHING * (seconds - self.usual_wait_s)
@@ -83,8 +90,7 @@ class Room:
         reserve = int(self.device.pages * RESERVE_SHARE)
         admitted: list[Stream] = []
         for stream in waiting[: max(slots_free, 0)]:
-            missing = self.device.missing_for(stream, stream.context)
-            if not self._make_room(now, missing + reserve, stream):
+            if not self._make_room(now, stream, reserve):
                 break
             self._take(stream)
             admitted.append(stream)
@@ -97,7 +103,7 @@ class Room:
         device = self.device
         claimants = [s for s in self.streams.values() if s.pages and s.phase is Phase.GAP]
         claimants.extend(waiting)
-        claimants.sort(key=_by_group)
+        claimants.sort(key=_by_claim)
         seen: set[int] = set()
         held = self._held_by(active, seen)
         full_s = self.physics.decode_step_s(self.physics.kv_capacity_tokens)
@@ -111,8 +117,7 @@ class Room:
         choice = choose(claimants, claim, room, slots_free)
         if not choice.admitted:
             return []
-        missing = sum(device.missing_for(s, s.context) for s in choice.admitted)
-        self._evict(missing - device.free, choice.low)
+        self._evict_for(choice.admitted, choice.low)
         admitted: list[Stream] = []
         for stream in choice.admitted:
             if device.missing_for(stream, stream.context) > device.free:
@@ -148,11 +153,18 @@ class Room:
             pages = self.device.pages_for(stream, stream.context)
             pages += GROWTH_TOKENS // self.device.page_tokens
             if stream.pages == 0:
-                pages += int(self.device.pages * ENTRY_SHARE)
+                pages += int(self.device.pages * ENTRY_SHARE * self._entry_risk(stream))
         if id(stream.prefix) not in seen:
             seen.add(id(stream.prefix))
             pages += stream.prefix.pages
         return pages
+
+    def _entry_risk(self, stream: Stream) -> float:
+        """What being pushed out again costs, as a share of computing anew: little where a tier keeps it."""
+        if not self.device.host_tokens:
+            return 1.0
+        tokens = stream.context
+        return min(1.0, self.physics.reload_s(tokens) / self.physics.prefill_after_s(tokens, 0))
 
     def _is_kept(self, now: float, stream: Stream) -> bool:
         if self.rules.gaps is not Gaps.EXPECTED:
@@ -178,16 +190,27 @@ class Room:
             and not stream.is_active
         ]
 
-    def _make_room(self, now: float, pages: int, stream: Stream) -> bool:
-        """Free pages by evicting whoever the rule names first; all or nothing."""
-        short = pages - self.device.free
-        if short <= 0:
-            return True
-        holders = self._holders(now, stream)
-        if sum(holder.pages for holder in holders) < short:
-            return False
-        self._evict(short, victims(holders, self.rules.eviction))
-        return self.device.free >= pages
+    def _make_room(self, now: float, stream: Stream, reserve: int) -> bool:
+        """Free what a turn needs by evicting whoever the rule names first.
+
+        More than once where its group's prefix went with the last sibling that held it.
+        """
+        while True:
+            missing = self.device.missing_for(stream, stream.context)
+            short = missing + reserve - self.device.free
+            if short <= 0:
+                return True
+            holders = self._holders(now, stream)
+            if _freeable(holders, stream) < short:
+                return False
+            self._evict(short, victims(holders, self.rules.eviction))
+
+    def _evict_for(self, admitted: Sequence[Stream], low: Sequence[Stream]) -> None:
+        """Free what these turns need together, as far as there is anybody."""
+        device, before = self.device, -1
+        while before != device.free:
+            before = device.free
+            self._evict(sum(device.missing_for(s, s.context) for s in admitted) - before, low)
 
     def _evict(self, short: int, order: Sequence[Stream]) -> None:
         """Shed pages in this order; by class those of ended rollouts go before all."""
@@ -209,6 +232,19 @@ class Room:
         return self.device.free - before
 
 
-def _by_group(stream: Stream) -> tuple[int, bool, int, int]:
-    """By rank; among members of a group those with pages first, or they would swap at every turn."""
-    return group_part(stream.rank), stream.pages == 0, stream.rank, stream.key
+def _freeable(holders: Sequence[Stream], claimant: Stream) -> int:
+    """Pages of these holders, with the prefixes that nobody else holds and the claimant has no use for."""
+    left: dict[int, int] = {}
+    total = 0
+    for holder in holders:
+        total += holder.pages
+        prefix = holder.prefix
+        left[id(prefix)] = left.get(id(prefix), prefix.streams) - 1
+        if left[id(prefix)] == 0 and prefix is not claimant.prefix:
+            total += prefix.pages
+    return total
+
+
+def _by_claim(stream: Stream) -> tuple[int, bool, int, int]:
+    """By class; in a class those with pages first, or turns would push each other out for nothing."""
+    return class_of(stream.rank), stream.pages == 0, stream.rank, stream.key

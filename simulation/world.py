@@ -7,9 +7,9 @@ Sandboxes and verdicts take no time; tools take what the trajectory says.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from domain import commands as c
 from domain import events as e
@@ -36,9 +36,21 @@ from simulation.physics import EnginePhysics
 from simulation.stream import Phase, Prefix, Stream
 from simulation.trainer import ModelledTrainer
 from simulation.workload.trajectory import Trajectory
-from simulation.workload.workload import Workload
 
 PAGE_TOKENS: Final = 16
+
+
+class Trajectories(Protocol):
+    """Where the rollouts of a run come from (`simulation.workload`, or a recorded job)."""
+
+    def group(self, ordinal: int) -> Sequence[Trajectory]:
+        """All members of a group."""
+        ...
+
+    def trajectory(self, ordinal: int, member: int) -> Trajectory:
+        """One member of a group."""
+        ...
+
 
 Estimator = Callable[[RolloutId, Trajectory, int], e.Remaining]
 """A learned predictor: (rollout, its trajectory, finished turns) to what is left of it."""
@@ -51,7 +63,7 @@ class Setup:
     plan: JobPlan
     physics: EnginePhysics
     engines: int
-    workload: Workload
+    workload: Trajectories
     trainer_tokens_s: float
     update_s: float = 10.0
     weight_sync_s: float = 5.0

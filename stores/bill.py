@@ -33,6 +33,12 @@ interval, hop, rollout, ended_try = t.host_interval, t.rollout_hop, t.rollout, t
 STEP_S = "trainer_busy_s"
 """Metric of a step: seconds in which the trainer worked on it."""
 
+UPDATE_S = "update_s"
+"""Metric of a step: the part of them in which weights were updated, stored and probed."""
+
+SYNC_S = "sync_s"
+"""Metric of a step: seconds until the first engine served its weights, from the engine's order on."""
+
 CHECKPOINT_S = "checkpoint_s"
 """Metric of a step: seconds in which the trainer wrote its checkpoint."""
 

@@ -6,6 +6,7 @@ from venusrl._datasets import AsyncDatasets
 from venusrl._environments import AsyncEnvironments
 from venusrl._jobs import AsyncJobs
 from venusrl._models import AsyncModels
+from venusrl._plans import AsyncPlans
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
 from venusrl._secrets import AsyncSecrets
 from venusrl._surface import Surface, blocking, each
@@ -112,6 +113,9 @@ class Jobs(Surface[AsyncJobs]):
     metrics = blocking(AsyncJobs.metrics)
     evaluations = blocking(AsyncJobs.evaluations)
     progress = blocking(AsyncJobs.progress)
+    schedule = blocking(AsyncJobs.schedule)
+    schedule_of = blocking(AsyncJobs.schedule_of)
+    profile = blocking(AsyncJobs.profile)
     bill = blocking(AsyncJobs.bill)
     ledger = blocking(AsyncJobs.ledger)
 
@@ -121,6 +125,15 @@ class Groups(Surface[AsyncGroups]):
 
     list = each(AsyncGroups.list)
     get = blocking(AsyncGroups.get)
+
+
+class Plans(Surface[AsyncPlans]):
+    """`client.plans`."""
+
+    create = blocking(AsyncPlans.create)
+    whatif = blocking(AsyncPlans.whatif)
+    get = blocking(AsyncPlans.get)
+    wait = blocking(AsyncPlans.wait)
 
 
 class Rollouts(Surface[AsyncRollouts]):

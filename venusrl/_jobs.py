@@ -13,6 +13,7 @@ from venusrl._transport import Request, Transport
 from venusrl.models.bills import Bill
 from venusrl.models.jobs import Evaluation, Event, Job, Ledger, Metric, Validation
 from venusrl.models.logs import Component, LogLine
+from venusrl.models.schedule import Profile, RolloutSchedule, Schedule
 from venusrl.models.spec_limits import Budget, Priority
 
 JOBS = "/v1/jobs"
@@ -203,6 +204,23 @@ class AsyncJobs:
         answer = response.json()
         assert isinstance(answer, dict)
         return answer
+
+    async def schedule(self, job_id: str, *, limit: int = 50) -> Schedule:
+        """Groups in the order in which they are served, and what each of their rollouts waits for.
+
+        At most `limit` groups are listed, the rest is counted.
+        """
+        path = f"{JOBS}/{one(job_id)}/schedule"
+        return await read(self._transport, Request("GET", path, params={"limit": limit}), Schedule)
+
+    async def schedule_of(self, job_id: str, rollout_id: str) -> RolloutSchedule:
+        """What one rollout of the job waits for."""
+        path = f"{JOBS}/{one(job_id)}/schedule/rollouts/{one(rollout_id)}"
+        return await read(self._transport, Request("GET", path), RolloutSchedule)
+
+    async def profile(self, job_id: str) -> Profile:
+        """How well the job uses what it holds: active batch, keys and values, sandboxes, staleness."""
+        return await read(self._transport, Request("GET", f"{JOBS}/{one(job_id)}/profile"), Profile)
 
     async def bill(self, job_id: str) -> Bill:
         """Where its engine-, trainer- and sandbox-seconds went; each line links to its rollouts."""

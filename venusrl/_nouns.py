@@ -8,6 +8,7 @@ from venusrl._datasets import AsyncDatasets
 from venusrl._environments import AsyncEnvironments
 from venusrl._jobs import AsyncJobs
 from venusrl._models import AsyncModels
+from venusrl._plans import AsyncPlans
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
 from venusrl._secrets import AsyncSecrets
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
@@ -28,6 +29,7 @@ class Nouns:
         self.models = AsyncModels(transport)
         self.secrets = AsyncSecrets(transport)
         self.jobs = AsyncJobs(transport)
+        self.plans = AsyncPlans(transport)
         self.groups = AsyncGroups(transport)
         self.rollouts = AsyncRollouts(transport)
         self.operations = AsyncOperations(transport)

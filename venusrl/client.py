@@ -30,6 +30,7 @@ from venusrl._blocking import (
     Models,
     Operations,
     Organizations,
+    Plans,
     Projects,
     Rollouts,
     Secrets,
@@ -137,6 +138,7 @@ class Client(Surface[Nouns]):
         self.models = Models(nouns.models)
         self.secrets = Secrets(nouns.secrets)
         self.jobs = Jobs(nouns.jobs)
+        self.plans = Plans(nouns.plans)
         self.groups = Groups(nouns.groups)
         self.rollouts = Rollouts(nouns.rollouts)
         self.operations = Operations(nouns.operations)

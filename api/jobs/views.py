@@ -18,9 +18,14 @@ STANDSTILL: Final[Mapping[str, Any]] = {
     "tokens_per_s": 0.0,
     "evaluation": None,
     "blocked": None,
+    "predicted_start": None,
+    "predicted_start_reason": None,
     "hosts": [],
 }
 """Progress of a job that has ended, in what is only so while it runs."""
+
+WAITING: Final = frozenset({JobState.QUEUED, JobState.RESUMING})
+"""States in which a job may wait for its gang."""
 
 PLANNED: Final = "per_batch"
 """The one count of groups that says what the plan is, not what stands open."""
@@ -42,6 +47,8 @@ def job_of(row: Any, findings: Sequence[Found] = ()) -> Job:
         labels=row.labels,
         queue_reason=row.queue_reason,
         queue_position=row.queue_position,
+        predicted_start=_predicted(row, "predicted_start"),
+        predicted_start_reason=_predicted(row, "predicted_start_reason"),
         failure=None if row.failure is None else Failure.model_validate(row.failure),
         best_checkpoint=row.best_checkpoint,
         created_at=row.created_at,
@@ -49,6 +56,11 @@ def job_of(row: Any, findings: Sequence[Found] = ()) -> Job:
         ended_at=row.ended_at,
         findings=findings_of(findings),
     )
+
+
+def _predicted(row: Any, name: str) -> Any:
+    """What the scheduler said last of the start of a job that still waits for it."""
+    return row.progress.get(name) if JobState(row.state) in WAITING else None
 
 
 def progress_of(row: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -217,11 +218,10 @@ def ordered_cases(
 ) -> list[Case]:
     """All runs in the order of their use: waves inside seeds, cheap cells first, `many` last."""
     ranked: list[tuple[tuple[float, ...], Case]] = []
-    for place, regime in enumerate(regimes):
+    for (place, regime), tier in product(enumerate(regimes), tiers):
         cost = cost_of(regime, batches)
-        for tier in tiers:
-            for index, (wave, entry) in enumerate(ranked_entries(regime)):
-                for turn, seed in enumerate(seeds):
-                    rank = (float(cost > HEAVY_COST), turn, wave, cost, place, tier, index)
-                    ranked.append((rank, Case(Cell(regime.name, tier), entry, seed, batches)))
+        entries = enumerate(ranked_entries(regime))
+        for (index, (wave, entry)), (turn, seed) in product(entries, enumerate(seeds)):
+            rank = (float(cost > HEAVY_COST), turn, wave, cost, place, tier, index)
+            ranked.append((rank, Case(Cell(regime.name, tier), entry, seed, batches)))
     return [case for _, case in sorted(ranked, key=lambda pair: pair[0])]

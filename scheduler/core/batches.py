@@ -7,11 +7,18 @@ this is the rule that a group valid for a later step takes a position only while
 the promoted groups; the other d keep the promise of the steps after this one. Staleness is frozen here.
 """
 
+from collections import Counter
+from typing import Final
+
 from domain.commands import AssignGroup, CloseStep, ReplaceMember
 from domain.states import DropReason
+from scheduler.core import order, roster
 from scheduler.core.failures import drop_group
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
-from scheduler.core.state import Pass
+from scheduler.core.state import Pass, State
+
+ASSIGNED_MAX: Final = 256
+"""Groups that one step assigns; the next one goes on, so that a large batch delays no other event."""
 
 
 def fill(run: Pass, job: JobRecord) -> None:
@@ -20,25 +27,28 @@ def fill(run: Pass, job: JobRecord) -> None:
     Only while the job runs: the trainer finds members by query, so a step that became full while the
     job pauses would be made after the pause's checkpoint, by a trainer that is being released.
     """
-    if job.committed >= job.plan.max_steps or job.policy is None or not job.batch_is_old:
+    if not job.batch_is_old or job.committed >= job.plan.max_steps or job.policy is None:
         return
     if not job.is_running:
         return
     drop_overdue(run, job)
     job.batch_is_old = False
-    batch = job.plan.groups_per_batch
-    waiting = [g for g in job.training_groups() if g.phase is GroupPhase.COMPLETE]
-    waiting.sort(key=lambda group: _place_key(job, group))
-    deadlines = _unassigned_deadlines(job) if waiting else {}
-    for group in waiting:
-        if len(job.positions) == batch:
+    batch, waiting = job.plan.groups_per_batch, job.roster.waiting
+    assigned = passed = 0
+    while len(job.positions) < batch and passed < len(waiting):
+        if assigned == ASSIGNED_MAX:
+            job.batch_is_old = True
+            run.leave(job)
             break
+        group = job.groups[waiting[passed][2]]
         if not job.rules.may_take(job, group):
+            passed += 1
             continue
-        deadline = job.last_valid_step(group)
-        if not job.rules.paces or _has_slack(job, deadlines, deadline):
-            deadlines[deadline] -= 1
-            _assign(run, job, group)
+        # What is due later has no more slack than what is due earlier, so the first refusal is the last.
+        if job.rules.paces and not _has_slack(job, group.last_valid):
+            break
+        _assign(run, job, group)
+        assigned += 1
     close_if_full(run, job)
 
 
@@ -53,10 +63,12 @@ def close_if_full(run: Pass, job: JobRecord) -> None:
 
 def drop_overdue(run: Pass, job: JobRecord) -> None:
     """Drop groups that no later step may train: complete ones as stale, others as unsalvageable."""
-    for group in job.training_groups():
+    due = job.roster.due
+    # A token that was not reported yet may be younger than what the index assumes of it.
+    suspects = [group for step in sorted(due) if step < job.filling for group in due[step].values()]
+    for group in suspects:
         oldest = group.oldest_known_version()
-        is_valid = oldest is None or oldest + 1 + job.plan.max_staleness >= job.filling
-        if group.phase is GroupPhase.ASSIGNED or is_valid:
+        if oldest is None or oldest + 1 + job.plan.max_staleness >= job.filling:
             continue
         is_complete = group.phase is GroupPhase.COMPLETE
         reason = DropReason.STALE if is_complete else DropReason.UNSALVAGEABLE
@@ -89,15 +101,23 @@ def _free_position(run: Pass, job: JobRecord, group: GroupRecord, reason: DropRe
             reason=reason,
         )
     )
-    del job.positions[group.position]
+    roster.free_position(job, group.position)
 
 
-def consume(job: JobRecord) -> list[GroupRecord]:
+def consume(state: State, job: JobRecord) -> list[GroupRecord]:
     """The step being filled is durable: its groups leave the state, the next step begins."""
-    taken = [job.groups.pop(job.positions[position]) for position in sorted(job.positions)]
+    taken = [job.groups[job.positions[position]] for position in sorted(job.positions)]
+    for group in taken:
+        roster.remove(state, job, group)
     job.positions.clear()
+    job.free_from = 0
     job.is_closing_step = False
     job.committed += 1
+    state.note_hosts(job.attempt_id)
+    # Groups whose last valid step is the one that begins are promoted.
+    job.roster.unranked.update(dict.fromkeys(job.roster.due.get(job.filling, ())))
+    if order.is_kept(job):
+        order.age(job)
     return taken
 
 
@@ -111,7 +131,10 @@ def may_all_be_trained(job: JobRecord) -> bool:
     if any(group.is_estimated and group.is_unfinished for group in job.groups.values()):
         return True
     due = 0
-    deadlines = _unassigned_deadlines(job)
+    deadlines: Counter[int] = Counter()
+    for group in job.training_groups():
+        if group.phase is not GroupPhase.ASSIGNED:
+            deadlines[job.last_valid_step(group)] += 1
     for step in sorted(deadlines):
         due += deadlines[step]
         left = job.plan.groups_per_batch * (step - job.filling + 1) - len(job.positions)
@@ -120,40 +143,24 @@ def may_all_be_trained(job: JobRecord) -> bool:
     return True
 
 
-def _unassigned_deadlines(job: JobRecord) -> dict[int, int]:
-    """Number of live groups without a position, by last valid step."""
-    counts: dict[int, int] = {}
-    for group in job.training_groups():
-        if group.phase is not GroupPhase.ASSIGNED:
-            deadline = job.last_valid_step(group)
-            counts[deadline] = counts.get(deadline, 0) + 1
-    return counts
-
-
-def _place_key(job: JobRecord, group: GroupRecord) -> tuple[int, tuple[float, int]]:
-    deadline = job.last_valid_step(group) if job.rules.paces else 0
-    return deadline, job.rules.complete_key(job, group)
-
-
-def _has_slack(job: JobRecord, deadlines: dict[int, int], deadline: int) -> bool:
+def _has_slack(job: JobRecord, deadline: int) -> bool:
     """Whether a group with this last valid step may take a position from those that are due earlier."""
-    batch = job.plan.groups_per_batch
+    batch, groups = job.plan.groups_per_batch, job.roster.due
     due = 0
-    for step in sorted(deadlines):
+    for step in sorted(groups):
         if step >= deadline:
             return True
-        due += deadlines[step]
+        due += len(groups[step])
         if due >= batch * (step - job.filling + 1) - len(job.positions):
             return False
     return True
 
 
 def _assign(run: Pass, job: JobRecord, group: GroupRecord) -> None:
-    position = next(p for p in range(job.plan.groups_per_batch) if p not in job.positions)
     staleness = max(job.filling - 1 - group.oldest_possible_version(), 0)
     assert staleness <= job.plan.max_staleness, f"{group.group_id} would enter with {staleness}"
-    group.phase, group.position, group.staleness = GroupPhase.ASSIGNED, position, staleness
-    job.positions[position] = group.group_id
+    roster.move(run.state, job, group, GroupPhase.ASSIGNED)
+    position, group.staleness = roster.fill_position(job, group), staleness
     run.emit(
         AssignGroup(
             attempt_id=job.attempt_id,

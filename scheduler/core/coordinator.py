@@ -10,7 +10,8 @@ is true now, so that a repeated or a lost event never repeats or loses an effect
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import assert_never
+from itertools import islice
+from typing import Final, assert_never
 
 from domain.commands import Command, ReleaseGang, SetJobState
 from domain.events import (
@@ -56,14 +57,18 @@ from scheduler.core import (
     placement,
     recovery,
     refusals,
+    roster,
     views,
     watchdog,
     weights,
 )
-from scheduler.core.holdings import note_tokens
-from scheduler.core.records import JobRecord, SandboxState
+from scheduler.core.holdings import hold_sandbox, note_tokens
+from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.refusals import Refusal, RefusalReason
 from scheduler.core.state import Pass, State
+
+BACKLOG_MAX: Final = 4
+"""Jobs that one step settles only because an earlier one left work of them."""
 
 
 class Coordinator:
@@ -118,6 +123,7 @@ class Coordinator:
         self._state.forget(job)
         for host in [h for h in self._state.hosts.values() if h.attempt_id == job.attempt_id]:
             del self._state.hosts[host.host_id]
+        self._state.sandboxes = sum(other.sandboxes for other in self._state.jobs.values())
         for host in self._state.nodes():
             host.load = sum(
                 1
@@ -156,7 +162,10 @@ class Coordinator:
 
 
 def _fold(run: Pass, event: Event) -> None:
+    """Change the records by one fact; the two of every turn come first, they are nearly all events."""
     match event:
+        case TurnSampled() | TurnFinished() | SandboxReady() | TryFailed() | RolloutClosed():
+            _fold_rollout(run, event)
         case Tick():
             _tick(run)
         case StateRestored():
@@ -171,8 +180,6 @@ def _fold(run: Pass, event: Event) -> None:
             hosts.join(run, event)
         case HostLost():
             hosts.lose(run, event.host_id, event.epoch, event.cause)
-        case SandboxReady() | TurnSampled() | TurnFinished() | TryFailed() | RolloutClosed():
-            _fold_rollout(run, event)
         case GroupGraded() | GradeFailed():
             _fold_grade(run, event)
         case EngineSynced() | EngineSyncFailed():
@@ -196,31 +203,37 @@ def _fold_rollout(
     run.current = job.plan.job_id
     rollout.progress_at = group.progress_at = run.now
     match event:
-        case SandboxReady():
-            rollout.sandbox = SandboxState.READY
-            placement.wait_for_place(job, rollout)
-            run.touch(job)
         case TurnSampled():
             note_tokens(run.state, group, rollout, event.tokens, event.shared_tokens)
             rollout.gap_since, rollout.expected_tool_s = run.now, event.expected_tool_s
             job.rules.on_gap(run, job, group, rollout)
         case TurnFinished():
-            note_tokens(run.state, group, rollout, event.tokens, event.shared_tokens)
-            rollout.turn, rollout.gap_since = event.turn, None
-            rollout.remaining = event.remaining or rollout.remaining
-            rollout.sampled_tokens, rollout.tool_s = event.sampled_tokens, event.tool_s
-            former = group.oldest_possible_version()
-            rollout.oldest_version = event.oldest_version
-            if group.oldest_possible_version() != former:
-                job.batch_is_old = job.ranks_are_old = True
-                run.touch(job)
-            order.rank_group(run, job, group)
-            job.rules.on_turn(run, job, group, rollout)
+            _finish_turn(run, found, event)
+        case SandboxReady():
+            hold_sandbox(job, rollout)
+            placement.wait_for_place(job, rollout)
+            run.touch(job)
         case TryFailed():
             failures.fail_try(run, job, group, rollout, (event.end, event.cause))
             run.touch(job)
         case RolloutClosed():
             grading.close_rollout_record(run, job, group, rollout, event)
+
+
+def _finish_turn(
+    run: Pass, member: tuple[JobRecord, GroupRecord, RolloutRecord], event: TurnFinished
+) -> None:
+    job, group, rollout = member
+    note_tokens(run.state, group, rollout, event.tokens, event.shared_tokens)
+    former, rollout.turn, rollout.gap_since = rollout.turn, event.turn, None
+    rollout.remaining = event.remaining or rollout.remaining
+    rollout.sampled_tokens, rollout.tool_s = event.sampled_tokens, event.tool_s
+    if rollout.oldest_version != event.oldest_version:
+        rollout.oldest_version = event.oldest_version
+        if roster.note_versions(job, group):
+            run.touch(job)
+    order.note_turn(run, job, group, rollout, former)
+    job.rules.on_turn(run, job, group, rollout)
 
 
 def _fold_grade(run: Pass, event: GroupGraded | GradeFailed) -> None:
@@ -266,6 +279,7 @@ def _tick(run: Pass) -> None:
     for job in list(run.state.jobs.values()):
         run.current = job.plan.job_id
         weights.check_deadlines(run, job)
+        job.weights_are_old = True
         grading.check_deadlines(run, job)
         evaluation.check_limits(run, job)
         forks.repeat_forks(run, job)
@@ -277,6 +291,30 @@ def _tick(run: Pass) -> None:
 
 def _settle(run: Pass) -> None:
     """Ask each rule what follows; jobs in the order in which they were touched."""
+    if run.state.backlog or run.state.bereft or run.state.is_grant_cut:
+        _take_up(run)
+    if run.touched or run.grants_wanted or run.queue_wanted:
+        _settle_touched(run)
+    for job_id in run.unranked:
+        job = run.state.jobs.get(job_id)
+        if job is not None:
+            order.rank_job(run, job)
+    if run.ranks:
+        run.flush_ranks()
+
+
+def _take_up(run: Pass) -> None:
+    """Go on with what a bound of the last step left."""
+    state = run.state
+    if state.is_grant_cut:
+        state.is_grant_cut, run.grants_wanted = False, True
+    for job_id in list(islice(state.backlog, BACKLOG_MAX)):
+        del state.backlog[job_id]
+        run.touch(state.jobs[job_id])
+    hosts.go_on_with_losses(run)
+
+
+def _settle_touched(run: Pass) -> None:
     for job in _touched(run):
         lifecycle.advance(run, job)
     if run.queue_wanted:
@@ -292,7 +330,6 @@ def _settle(run: Pass) -> None:
             run.say_state(job)
     if run.queue_wanted:
         gangs.grant_gangs(run)
-    run.flush_ranks()
 
 
 def _settle_work(run: Pass, job: JobRecord) -> None:
@@ -301,8 +338,7 @@ def _settle_work(run: Pass, job: JobRecord) -> None:
     batches.fill(run, job)
     evaluation.finish_done(run, job)
     weights.sync_engines(run, job)
-    if job.ranks_are_old:
-        order.rank_job(run, job)
+    order.rank_job(run, job)
     placement.place_ready(run, job)
 
 

@@ -12,6 +12,7 @@ from domain.commands import FinishEvaluation, NoteJob
 from domain.ids import EVALUATION_ORDINAL_BASE, EVALUATION_ORDINALS_PER_STEP
 from domain.policy import PolicyRef
 from domain.states import End, HostKind
+from scheduler.core import roster
 from scheduler.core.failures import close_rollout
 from scheduler.core.records import EvaluationRun, GroupRecord, JobRecord
 from scheduler.core.state import Pass, State
@@ -42,11 +43,12 @@ def begin_due(job: JobRecord, policy: PolicyRef) -> None:
         known.policy = policy
     elif is_due(job, step) and step not in job.evaluated:
         job.evaluations.append(EvaluationRun(step=step, policy=policy))
+    job.weights_are_old = True
 
 
 def groups_of(job: JobRecord, step: int) -> list[GroupRecord]:
     """Live groups of the evaluation of this step."""
-    return [g for g in job.groups.values() if not g.is_training and g.policy_version == step]
+    return [g for g in job.roster.evaluating.values() if g.policy_version == step]
 
 
 def has_backlog(job: JobRecord) -> bool:
@@ -61,7 +63,7 @@ def may_open(state: State, job: JobRecord) -> bool:
         return False
     engines = [e for e in state.engines_of(job) if e.version == job.evaluations[0].step]
     slots = EVALUATION_ROLLOUTS_PER_SLOT * sum(max(engine.slots, 1) for engine in engines)
-    open_now = sum(len(g.open_rollouts()) for g in job.groups.values() if not g.is_training)
+    open_now = sum(len(group.open_rollouts()) for group in job.roster.evaluating.values())
     return bool(engines) and (open_now == 0 or open_now + plan.rollouts_per_task <= slots)
 
 
@@ -90,8 +92,9 @@ def finish_done(run: Pass, job: JobRecord) -> None:
         if _unopened(job, current) > 0 or any(group.is_unfinished for group in groups):
             return
         for group in groups:
-            del job.groups[group.group_id]
+            roster.remove(run.state, job, group)
         job.evaluations.pop(0)
+        job.weights_are_old = True
         job.evaluated.add(current.step)
         run.emit(FinishEvaluation(attempt_id=job.attempt_id, step=current.step))
         run.grants_wanted = True
@@ -125,7 +128,7 @@ def _may_be_served(state: State, job: JobRecord, current: EvaluationRun) -> bool
 
 
 def _abandon(run: Pass, job: JobRecord, current: EvaluationRun, cause: str) -> None:
-    current.is_abandoned = True
+    current.is_abandoned = job.weights_are_old = True
     body = (("step", str(current.step)), ("cause", cause), ("opened", str(current.opened)))
     run.emit(NoteJob(job_id=job.plan.job_id, type="job.evaluation_cut_short", body=body))
     for group in groups_of(job, current.step):

@@ -11,8 +11,9 @@ from typing import Final
 from domain.commands import CloseRollout, DropGroup, EndTry, NoteJob
 from domain.plan import AfterTries
 from domain.states import DropReason, End
+from scheduler.core import order, roster
 from scheduler.core.holdings import let_go
-from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord
+from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import Pass
 
 FAILED_SHARE_BATCHES: Final = 3
@@ -73,7 +74,6 @@ def end_try(
     let_go(run.state, job, group, rollout)
     job.rules.on_left(run, job, group, rollout)
     run.grants_wanted = True
-    job.ranks_are_old = job.batch_is_old = True
     run.emit(command)
     if command.next_try is None:
         return
@@ -85,6 +85,13 @@ def end_try(
     rollout.tool_s, rollout.oldest_version = 0.0, None
     rollout.not_before = rollout.progress_at = run.now
     job.wanting[rollout.rollout_id] = None
+    roster.note_versions(job, group)
+    order.note_restart(run, job, group)
+
+
+def holding(group: GroupRecord) -> list[RolloutRecord]:
+    """Open members whose try has a sandbox, or may have one."""
+    return [one for one in group.open_rollouts() if one.sandbox is not SandboxState.WANTED]
 
 
 def want_again(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:
@@ -123,11 +130,11 @@ def drop_group(
         close_rollout(run, job, group, rollout, (End.CANCELLED, f"group dropped: {reason.value}"))
     run.emit(DropGroup(group_id=group.group_id, reason=reason, cause=cause))
     if group.position is not None and job.positions.get(group.position) == group.group_id:
-        del job.positions[group.position]
+        roster.free_position(job, group.position)
     if group.is_training and reason is DropReason.CANCELLED:
         job.returned.append(group.ordinal)
-    del job.groups[group.group_id]
-    job.ranks_are_old = job.batch_is_old = True
+    roster.remove(run.state, job, group)
+    job.batch_is_old = True
     run.grants_wanted = True
     run.touch(job)
 

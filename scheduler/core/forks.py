@@ -1,25 +1,29 @@
 """Who gets sandboxes next: tries that lost theirs, then evaluation groups, then training groups.
 
-Agents never take the grading reserve. Between jobs the one with the fewest sandboxes goes first, so
-that grants alternate; a job within its guarantee that cannot be served yet stops those beyond theirs,
-or single sandboxes would be taken away for ever before a whole group fits.
+Agents never take the grading reserve. The tenant that holds the least over its weight goes first, and of
+its jobs the one with the fewest, so that grants alternate; a job within its guarantee that cannot be
+served yet stops those beyond theirs, or single sandboxes would be taken away for ever before a whole
+group fits.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from domain.commands import ForkSandboxes, OpenGroup
-from domain.ids import group_id, rollout_id
+from domain.ids import GroupId, JobId, group_id, rollout_id
 from domain.states import Purpose
-from scheduler.core import evaluation, pacing
+from scheduler.core import evaluation, fair_share, pacing, roster
 from scheduler.core.holdings import move_to_node, sandboxes_free, take_sandbox
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import Pass
-from scheduler.core.weights import is_current
+from scheduler.core.weights import VERSIONS_BEHIND_MAX
 
 FORK_REPEAT_S: Final = 5.0
 """A fork that is not answered by then is asked again: a node that was full for a moment says nothing
 that reaches the core. Idempotent per member, so that one still under way is not made twice."""
+
+GRANTS_MAX: Final = 64
+"""Forks of one step; the next one goes on, so that no event waits for hundreds of new groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +38,37 @@ class Want:
 
 
 def grant(run: Pass) -> None:
-    """Hand out free sandboxes until nobody can use one."""
-    nodes = run.state.nodes()
-    running = [job for job in run.state.jobs.values() if job.is_running]
-    while nodes and running:
-        running.sort(key=lambda job: (job.sandboxes, job.arrival))
-        served = _serve_first(run, running, nodes)
-        if served is None:
+    """Hand out free sandboxes until nobody can use one, or the bound of a step is reached."""
+    state = run.state
+    nodes = state.nodes() if sandboxes_free(state) > 0 else []
+    known = [state.jobs.get(job_id) for job_id in state.hungry] if nodes else []
+    line = [job for job in known if job is not None and job.is_running]
+    wants: dict[JobId, Want] = {}
+    for _ in range(GRANTS_MAX):
+        if not line or not _serve_first(run, line, wants):
             return
+    state.is_grant_cut = True
 
 
-def _serve_first(run: Pass, running: list[JobRecord], nodes: list[HostRecord]) -> JobRecord | None:
+def _serve_first(run: Pass, line: list[JobRecord], wants: dict[JobId, Want]) -> bool:
     """Serve the first job in line that can be served; jobs without a want leave the line."""
     is_guarded = False
-    for job in list(running):
-        want = _next_want(run, job)
+    line.sort(key=fair_share.sandbox_key(run.state))
+    for job in list(line):
+        want = wants.get(job.plan.job_id) or _next_want(run, job)
         if want is None:
-            running.remove(job)
+            line.remove(job)
+            run.state.hungry.pop(job.plan.job_id, None)
             continue
+        wants[job.plan.job_id] = want
         guaranteed = 0 if job.gang is None else job.gang.sandboxes
         is_within = job.sandboxes + want.sandboxes <= guaranteed
         if want.sandboxes <= sandboxes_free(run.state) and (is_within or not is_guarded):
-            _serve(run, want, nodes)
-            return job
+            del wants[job.plan.job_id]
+            _serve(run, want)
+            return True
         is_guarded = is_guarded or is_within
-    return None
+    return False
 
 
 def _next_want(run: Pass, job: JobRecord) -> Want | None:
@@ -69,26 +79,47 @@ def _next_want(run: Pass, job: JobRecord) -> Want | None:
         return Want(job, job.plan.evaluation.rollouts_per_task, purpose=Purpose.EVALUATION)
     if evaluation.has_backlog(job):
         return None
-    version = pacing.newest_version([e for e in run.state.engines_of(job) if is_current(job, e)])
-    if pacing.may_open(run, job, version):
+    if pacing.may_open(run, job, _newest_version(run, job)):
         return Want(job, job.plan.group_size, purpose=Purpose.TRAIN)
     return None
+
+
+def _newest_version(run: Pass, job: JobRecord) -> int:
+    """Newest version of the engines that training rollouts may be placed on; -1 without any."""
+    version = run.state.newest_version(job)
+    return version if job.committed - version <= VERSIONS_BEHIND_MAX else -1
 
 
 def _waiting_members(
     run: Pass, job: JobRecord
 ) -> tuple[GroupRecord, tuple[RolloutRecord, ...]] | None:
     """The best-ranked rollout whose next try may start now, with its siblings in the same state."""
-    found = [run.state.find_rollout(rollout) for rollout in job.wanting]
-    due = [
-        entry
-        for entry in found
-        if entry is not None and entry[2].not_before <= run.now and _has_node(run, entry[1])
-    ]
-    if not due:
+    if not job.wanting:
         return None
-    group = min(due, key=lambda entry: (entry[2].rank, entry[2].rollout_id))[1]
-    return group, tuple(rollout for _, g, rollout in due if g is group)
+    due = run.due.get(job.plan.job_id)
+    if due is None:
+        due = run.due[job.plan.job_id] = _list_due(run, job)
+    while due:
+        group, members = due[-1]
+        waiting = tuple(r for r in members if r.sandbox is SandboxState.WANTED)
+        if waiting:
+            return group, waiting
+        due.pop()
+    return None
+
+
+def _list_due(run: Pass, job: JobRecord) -> list[tuple[GroupRecord, list[RolloutRecord]]]:
+    """Waiting tries whose time has come, by group, the group of the best rank last."""
+    found = [run.state.find_rollout(rollout) for rollout in job.wanting]
+    due = [entry for entry in found if entry is not None and entry[2].not_before <= run.now]
+    due.sort(key=lambda entry: (entry[2].rank, entry[2].rollout_id))
+    groups: dict[GroupId, tuple[GroupRecord, list[RolloutRecord]]] = {}
+    for _, group, rollout in due:
+        if group.group_id in groups:
+            groups[group.group_id][1].append(rollout)
+        elif _has_node(run, group):
+            groups[group.group_id] = (group, [rollout])
+    return list(reversed(groups.values()))
 
 
 def _has_node(run: Pass, group: GroupRecord) -> bool:
@@ -99,13 +130,13 @@ def _has_node(run: Pass, group: GroupRecord) -> bool:
     return all(rollout.sandbox is SandboxState.WANTED for rollout in group.rollouts)
 
 
-def _serve(run: Pass, want: Want, nodes: list[HostRecord]) -> None:
+def _serve(run: Pass, want: Want) -> None:
     if want.group is not None:
         members = want.members[: sandboxes_free(run.state)]
-        _fork(run, want.job, want.group, members, nodes)
+        _fork(run, want.job, want.group, members)
     elif want.purpose is not None:
         group = _open(run, want.job, want.purpose, want.sandboxes)
-        _fork(run, want.job, group, tuple(group.rollouts), nodes)
+        _fork(run, want.job, group, tuple(group.rollouts))
 
 
 def _open(run: Pass, job: JobRecord, purpose: Purpose, size: int) -> GroupRecord:
@@ -113,8 +144,7 @@ def _open(run: Pass, job: JobRecord, purpose: Purpose, size: int) -> GroupRecord
         ordinal = evaluation.take_ordinal(job)
         version = job.evaluations[0].step
     else:
-        engines = [e for e in run.state.engines_of(job) if is_current(job, e)]
-        ordinal, version = pacing.next_ordinal(job), pacing.newest_version(engines)
+        ordinal, version = pacing.next_ordinal(job), _newest_version(run, job)
     name = group_id(job.attempt_id, ordinal)
     group = GroupRecord(
         group_id=name,
@@ -127,8 +157,8 @@ def _open(run: Pass, job: JobRecord, purpose: Purpose, size: int) -> GroupRecord
         rollouts=[RolloutRecord(rollout_id(name, index), index) for index in range(size)],
         progress_at=run.now,
     )
-    job.groups[group.group_id] = group
-    job.ranks_are_old = True
+    roster.admit(run.state, job, group)
+    run.unranked[job.plan.job_id] = None
     job.rules.on_opened(run, job, group)
     run.emit(
         OpenGroup(
@@ -148,12 +178,11 @@ def _fork(
     job: JobRecord,
     group: GroupRecord,
     members: tuple[RolloutRecord, ...],
-    nodes: list[HostRecord],
 ) -> None:
     """Ask the group's node, or the least loaded one when it has none, for these tries."""
-    node = next((node for node in nodes if node.host_id == group.node), None)
-    if node is None:
-        node = min(nodes, key=lambda node: (node.load, node.host_id))
+    node = None if group.node is None else run.state.hosts.get(group.node)
+    if node is None or not node.is_live:
+        node = min(run.state.nodes(), key=lambda node: (node.load, node.host_id))
         move_to_node(run.state, group, node.host_id)
     for rollout in members:
         take_sandbox(run.state, job, group, rollout, SandboxState.ASKED)
@@ -175,17 +204,22 @@ def fork_command(
 
 def repeat_forks(run: Pass, job: JobRecord, node: HostRecord | None = None) -> None:
     """Ask again for what a node has not answered: all of a node that came back, else the overdue."""
-    for group in job.groups.values():
+    asked: dict[GroupId, tuple[HostRecord, GroupRecord, list[RolloutRecord]]] = {}
+    for name in job.asked:
+        found = run.state.find_rollout(name)
+        assert found is not None, name
+        _, group, rollout = found
+        if node is None and run.now - rollout.asked_at <= FORK_REPEAT_S:
+            break
         host = None if group.node is None else run.state.hosts.get(group.node)
         if host is None or not host.is_live or (node is not None and host is not node):
             continue
-        asked = tuple(
-            rollout
-            for rollout in group.rollouts
-            if rollout.sandbox is SandboxState.ASKED
-            and (node is not None or run.now - rollout.asked_at > FORK_REPEAT_S)
-        )
-        for rollout in asked:
+        asked.setdefault(group.group_id, (host, group, []))[2].append(rollout)
+    for host, group, members in asked.values():
+        members.sort(key=lambda rollout: rollout.index)
+        for rollout in members:
+            # Last in the line of those that wait for an answer.
+            del job.asked[rollout.rollout_id]
+            job.asked[rollout.rollout_id] = None
             rollout.asked_at = run.now
-        if asked:
-            run.emit(fork_command(group, host, asked))
+        run.emit(fork_command(group, host, tuple(members)))

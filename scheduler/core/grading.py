@@ -12,6 +12,7 @@ from domain.events import GroupGraded, RolloutClosed
 from domain.ids import HostId
 from domain.plan import OnNoSignal
 from domain.states import DropReason, JobState
+from scheduler.core import order, roster
 from scheduler.core.failures import check_members, count_try, drop_group, least_usable
 from scheduler.core.holdings import let_go
 from scheduler.core.records import GroupPhase, GroupRecord, HostRecord, JobRecord, RolloutRecord
@@ -52,29 +53,33 @@ def close_rollout_record(
         job.engine_losses = 0
         count_try(run, job, failure=None)
     group.progress_at = run.now
-    job.ranks_are_old = job.batch_is_old = True
     run.touch(job)
-    if check_members(run, job, group) and not group.open_rollouts():
-        group.phase = GroupPhase.CLOSED
+    if not check_members(run, job, group):
+        return
+    roster.note_versions(job, group)
+    order.note_progress(run, job, group)
+    if not group.open_rollouts():
+        roster.move(run.state, job, group, GroupPhase.CLOSED)
 
 
 def ask_grades(run: Pass, job: JobRecord) -> None:
     """Hand closed groups to a node agent: the one of their sandboxes, else the least loaded."""
     if job.state not in GRADING_STATES or job.is_drained:
         return
-    closed = [group for group in job.groups.values() if group.phase is GroupPhase.CLOSED]
-    nodes = run.state.nodes() if closed else []
-    for group in closed:
+    if not job.roster.closed:
+        return
+    nodes = run.state.nodes()
+    for group in list(job.roster.closed.values()):
         if all(rollout.is_lost for rollout in group.rollouts):
             drop_group(run, job, group, DropReason.UNSALVAGEABLE, "no rollout has a trajectory")
         elif nodes:
-            _ask_grade(run, group, _choose_node(group, nodes))
+            _ask_grade(run, job, group, _choose_node(group, nodes))
 
 
 def repeat_grades(run: Pass, job: JobRecord, node: HostRecord) -> None:
     """A node came back with the same epoch: repeat what it may not have heard or answered."""
-    for group in job.groups.values():
-        if group.phase is GroupPhase.GRADING and group.grade_node == node.host_id:
+    for group in job.roster.grading.values():
+        if group.grade_node == node.host_id:
             run.emit(_grade_command(group, node))
 
 
@@ -82,11 +87,11 @@ def accept_grade(run: Pass, job: JobRecord, group: GroupRecord, event: GroupGrad
     """Fold verdicts: complete, or dropped before it counts."""
     group.progress_at = job.progress_at = run.now
     job.blocked = None
-    job.ranks_are_old = job.batch_is_old = True
+    job.batch_is_old = True
     run.touch(job)
     run.grants_wanted = True
     if not group.is_training:
-        group.phase = GroupPhase.COMPLETE
+        roster.move(run.state, job, group, GroupPhase.COMPLETE)
         return
     if event.usable < least_usable(job, group) or event.oldest_version is None:
         cause = f"{event.usable} of {group.size} rollouts are scored"
@@ -99,17 +104,19 @@ def accept_grade(run: Pass, job: JobRecord, group: GroupRecord, event: GroupGrad
     job.signal.flat_groups.clear()
     job.signal.is_waiting = False
     job.history.add_group(run.now - group.opened_at)
-    group.phase = GroupPhase.COMPLETE
     job.completed_groups += 1
     group.completed_as = job.completed_groups
     group.usable, group.mean_reward = event.usable, event.mean_reward
     group.oldest_version = event.oldest_version
+    roster.note_versions(job, group)
+    roster.move(run.state, job, group, GroupPhase.COMPLETE)
 
 
 def fail_grade(run: Pass, job: JobRecord, group: GroupRecord, cause: str) -> None:
     """Ask again under the next epoch, or give the group up as unscorable."""
     group.grade_failures += 1
-    group.phase, group.grade_node = GroupPhase.CLOSED, None
+    roster.move(run.state, job, group, GroupPhase.CLOSED)
+    group.grade_node = None
     run.touch(job)
     if group.grade_failures >= GRADE_FAILURES_MAX:
         drop_group(run, job, group, DropReason.UNSCORABLE, cause)
@@ -117,21 +124,22 @@ def fail_grade(run: Pass, job: JobRecord, group: GroupRecord, cause: str) -> Non
 
 def check_deadlines(run: Pass, job: JobRecord) -> None:
     """A grading that is not answered in time counts as failed."""
-    for group in list(job.groups.values()):
-        overdue = run.now - group.grade_asked_at > GRADE_DEADLINE_S
-        if group.phase is GroupPhase.GRADING and overdue:
-            fail_grade(run, job, group, "grading passed its deadline")
+    for group in list(job.roster.grading.values()):
+        if run.now - group.grade_asked_at <= GRADE_DEADLINE_S:
+            break
+        fail_grade(run, job, group, "grading passed its deadline")
 
 
 def fail_grades_on(run: Pass, job: JobRecord, node: HostId) -> None:
     """The node agent that graded is gone."""
-    for group in list(job.groups.values()):
-        if group.phase is GroupPhase.GRADING and group.grade_node == node:
+    for group in list(job.roster.grading.values()):
+        if group.grade_node == node:
             fail_grade(run, job, group, "node_agent_lost")
 
 
-def _ask_grade(run: Pass, group: GroupRecord, node: HostRecord) -> None:
-    group.phase, group.grade_node = GroupPhase.GRADING, node.host_id
+def _ask_grade(run: Pass, job: JobRecord, group: GroupRecord, node: HostRecord) -> None:
+    roster.move(run.state, job, group, GroupPhase.GRADING)
+    group.grade_node = node.host_id
     group.grade_epoch += 1
     group.grade_asked_at = run.now
     run.emit(_grade_command(group, node))

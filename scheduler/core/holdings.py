@@ -9,14 +9,9 @@ from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, Sandbo
 from scheduler.core.state import State
 
 
-def sandboxes_in_use(state: State) -> int:
-    """Sandboxes that agents hold over all jobs."""
-    return sum(job.sandboxes for job in state.jobs.values())
-
-
 def sandboxes_free(state: State) -> int:
     """Sandboxes that may still go to agents; the grading reserve is never among them."""
-    return state.pool.sandboxes - state.pool.grading_reserve - sandboxes_in_use(state)
+    return state.pool.sandboxes - state.pool.grading_reserve - state.sandboxes
 
 
 def take_sandbox(
@@ -26,8 +21,9 @@ def take_sandbox(
     assert known is not SandboxState.WANTED, rollout.rollout_id
     if rollout.sandbox is SandboxState.WANTED:
         job.sandboxes += 1
+        state.sandboxes += 1
         _count_on_node(state, group, 1)
-    rollout.sandbox = known
+    _know_sandbox(job, rollout, known)
     job.wanting.pop(rollout.rollout_id, None)
 
 
@@ -35,8 +31,22 @@ def give_sandbox(state: State, job: JobRecord, group: GroupRecord, rollout: Roll
     """The current try holds no sandbox any more."""
     if rollout.sandbox is not SandboxState.WANTED:
         job.sandboxes -= 1
+        state.sandboxes -= 1
         _count_on_node(state, group, -1)
-    rollout.sandbox = SandboxState.WANTED
+    _know_sandbox(job, rollout, SandboxState.WANTED)
+
+
+def hold_sandbox(job: JobRecord, rollout: RolloutRecord) -> None:
+    """A node holds the sandbox that was asked for."""
+    _know_sandbox(job, rollout, SandboxState.READY)
+
+
+def _know_sandbox(job: JobRecord, rollout: RolloutRecord, known: SandboxState) -> None:
+    if rollout.sandbox is SandboxState.ASKED:
+        job.asked.pop(rollout.rollout_id, None)
+    rollout.sandbox = known
+    if known is SandboxState.ASKED:
+        job.asked[rollout.rollout_id] = None
 
 
 def move_to_node(state: State, group: GroupRecord, node: HostId | None) -> None:

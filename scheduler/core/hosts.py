@@ -4,11 +4,14 @@ A lower epoch never gets here (`refusals.py`). A higher one without a loss befor
 loss was not seen: the old epoch is lost first.
 """
 
+from itertools import islice
+from typing import Final
+
 from domain.events import HeldRollout, HostJoined
-from domain.ids import AttemptId, HostId, RolloutId, attempt_of_host
+from domain.ids import AttemptId, GroupId, HostId, RolloutId, attempt_of_host
 from domain.ids import host_id as host_id_of
 from domain.states import End, HostKind
-from scheduler.core import failures, forks, grading, lifecycle
+from scheduler.core import failures, forks, grading, lifecycle, order, roster
 from scheduler.core.holdings import leave_place, move_to_node, note_tokens, take_place, take_sandbox
 from scheduler.core.placement import placed_on, wait_for_place
 from scheduler.core.records import (
@@ -21,6 +24,9 @@ from scheduler.core.records import (
 )
 from scheduler.core.state import Pass
 
+BEREFT_MAX: Final = 32
+"""Groups of a lost node that one step folds in; thousands of tries may have ended with it."""
+
 
 def join(run: Pass, event: HostJoined) -> None:
     """Adopt a host, or resync one that dialled again."""
@@ -28,6 +34,7 @@ def join(run: Pass, event: HostJoined) -> None:
     if known is not None and known.epoch < event.epoch:
         lose(run, event.host_id, known.epoch, "superseded")
         known = None
+    finish_loss(run, event.host_id)
     host = known or HostRecord(
         host_id=event.host_id,
         epoch=event.epoch,
@@ -40,6 +47,7 @@ def join(run: Pass, event: HostJoined) -> None:
     host.slots, host.kv_tokens = event.slots, event.kv_tokens
     host.may_migrate = event.may_migrate
     run.state.hosts[event.host_id] = host
+    run.state.note_hosts(event.attempt_id)
     if event.kind is HostKind.NODE:
         run.state.node_epochs[host.host_id] = host.epoch
         _join_node(run, host, event.held)
@@ -51,6 +59,7 @@ def join(run: Pass, event: HostJoined) -> None:
     run.grants_wanted = True
     if event.kind is HostKind.ENGINE:
         host.version, host.syncing = max(event.policy_version, -1), None
+        run.state.note_hosts(job.attempt_id)
         _join_engine(run, job, host, event.held)
 
 
@@ -59,9 +68,11 @@ def lose(run: Pass, host_id: HostId, epoch: int, cause: str) -> None:
     host = run.state.hosts.pop(host_id, None)
     job = run.state.job_of(attempt_of_host(host_id))
     if job is None:
+        run.state.note_hosts(None)
         run.state.lost_nodes[host_id] = epoch
         _lose_node(run, host_id)
         return
+    run.state.note_hosts(job.attempt_id)
     job.lost_epochs[host_id] = job.epochs[host_id] = epoch
     run.touch(job)
     kind = HostKind.TRAINER if host_id == trainer_id(job.attempt_id) else HostKind.ENGINE
@@ -122,14 +133,14 @@ def _ask_for_missing(
 
     One that runs is left alone: its engine meets the loss itself, or it just ended by itself.
     """
-    for group in job.groups.values():
-        if group.node != host.host_id:
-            continue
-        for rollout in group.open_rollouts():
-            is_held = (rollout.rollout_id, rollout.try_) in holds
-            if rollout.rollout_id in job.ready and not is_held:
-                rollout.sandbox = SandboxState.ASKED
-                del job.ready[rollout.rollout_id]
+    for rollout_id in list(job.ready):
+        found = run.state.find_rollout(rollout_id)
+        assert found is not None, rollout_id
+        _, group, rollout = found
+        is_held = (rollout_id, rollout.try_) in holds
+        if group.node == host.host_id and not is_held:
+            take_sandbox(run.state, job, group, rollout, SandboxState.ASKED)
+            del job.ready[rollout_id]
 
 
 def _join_engine(
@@ -149,7 +160,9 @@ def _join_engine(
             note_tokens(run.state, group, rollout, max(rollout.tokens, entry.tokens), 0)
             if rollout.oldest_version is None:
                 rollout.oldest_version = entry.oldest_version
-            job.ranks_are_old = job.batch_is_old = True
+            roster.note_versions(job, group)
+            order.note_restart(run, job, group)
+            job.batch_is_old = True
     kept = {(entry.rollout_id, entry.try_, entry.hop) for entry in held}
     for group, rollout in placed_on(job, host.host_id):
         if (rollout.rollout_id, rollout.try_, rollout.hop) not in kept:
@@ -171,7 +184,6 @@ def _take_off(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRec
     rollout.expected_on = None
     if rollout.sandbox is SandboxState.READY:
         wait_for_place(job, rollout)
-    job.ranks_are_old = True
 
 
 def _lose_node(run: Pass, node: HostId) -> None:
@@ -179,13 +191,11 @@ def _lose_node(run: Pass, node: HostId) -> None:
 
     The death is one failure of the job, however many tries it ended: it says nothing of them.
     """
+    finish_loss(run, node)
     for job in list(run.state.jobs.values()):
-        ended = 0
-        for group in list(job.groups.values()):
-            if group.node == node:
-                ended += _end_tries(run, job, group)
-                move_to_node(run.state, group, None)
-        if ended:
+        hit = [group for group in job.groups.values() if group.node == node]
+        run.state.bereft.update((group.group_id, node) for group in hit)
+        if any(True for group in hit for _ in failures.holding(group)):
             failures.count_try(run, job, f"{End.SANDBOX_LOST}: node_agent_lost")
         grading.fail_grades_on(run, job, node)
         run.touch(job)
@@ -193,12 +203,28 @@ def _lose_node(run: Pass, node: HostId) -> None:
     settle_fates(run)
 
 
-def _end_tries(run: Pass, job: JobRecord, group: GroupRecord) -> int:
-    """End the tries that had a sandbox there; how many."""
-    hit = [one for one in group.open_rollouts() if one.sandbox is not SandboxState.WANTED]
-    for rollout in hit:
+def go_on_with_losses(run: Pass) -> None:
+    """End the tries of lost nodes, of as many groups as a step may take."""
+    for group_id in list(islice(run.state.bereft, BEREFT_MAX)):
+        _bereave(run, group_id)
+
+
+def finish_loss(run: Pass, node: HostId) -> None:
+    """End all tries of this lost node: its id stands for another process from now on."""
+    for group_id in [group_id for group_id, lost in run.state.bereft.items() if lost == node]:
+        _bereave(run, group_id)
+
+
+def _bereave(run: Pass, group_id: GroupId) -> None:
+    lost = run.state.bereft.pop(group_id)
+    found = run.state.find_group(group_id)
+    if found is None or found[1].node != lost:
+        return
+    job, group = found
+    for rollout in failures.holding(group):
         failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
-    return len(hit)
+    move_to_node(run.state, group, None)
+    run.touch(job)
 
 
 def _lose_engine(run: Pass, job: JobRecord, engine: HostId) -> None:

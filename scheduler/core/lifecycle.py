@@ -7,6 +7,7 @@ between the two finds hosts without an active attempt and releases them.
 
 from collections import deque
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from domain.commands import EndTry, SetJobState, WriteCheckpoint
@@ -20,8 +21,8 @@ from domain.events import (
 from domain.plan import JobLimits
 from domain.policy import PolicyRef
 from domain.states import Desired, DropReason, End, JobState, move
-from scheduler.core import batches, evaluation, failures, gangs, pacing, weights
-from scheduler.core.records import Checkpointing, GroupPhase, JobRecord, SandboxState
+from scheduler.core import batches, evaluation, failures, gangs, pacing, roster, weights
+from scheduler.core.records import Checkpointing, GroupPhase, JobRecord
 from scheduler.core.state import Pass
 
 CHECKPOINT_WAIT_S: Final = 120.0
@@ -30,6 +31,9 @@ nothing: recovery re-applies the recorded steps on the checkpoint before."""
 
 TARGET_REACHED: Final = "target_reached"
 """Reason of a job that an evaluation's number ended."""
+
+GROUPS_ENDED_MAX: Final = 64
+"""Groups that a pause or a cancel ends in one step; the next ones go on."""
 
 HOST_LOSSES_MAX: Final = 8
 """Losses of an attempt's trainer without a committed step, or of its engines without a finished
@@ -100,7 +104,7 @@ def _move_last_step(run: Pass, job: JobRecord, last: int) -> None:
     hold_limit(run, job)
     if job.policy is not None and job.policy.version == job.committed:
         evaluation.begin_due(job, job.policy)
-    job.batch_is_old = job.ranks_are_old = True
+    job.batch_is_old = True
 
 
 def note_score(run: Pass, job: JobRecord, event: EvaluationScored) -> None:
@@ -125,11 +129,10 @@ def hold_limit(run: Pass, job: JobRecord) -> None:
     """
     if job.committed > job.plan.max_steps:
         job.plan = replace(job.plan, max_steps=job.committed)
-    groups = job.training_groups()
-    surplus = len(groups) - pacing.kept_max(job)
+    surplus = job.roster.training - pacing.kept_max(job)
     if surplus <= 0:
         return
-    loose = [group for group in groups if group.phase is not GroupPhase.ASSIGNED]
+    loose = [group for group in job.training_groups() if group.phase is not GroupPhase.ASSIGNED]
     loose.sort(
         key=lambda g: (g.phase is not GroupPhase.COMPLETE, job.last_valid_step(g), g.ordinal)
     )
@@ -167,7 +170,8 @@ def restore_trainer(run: Pass, job: JobRecord, policy: PolicyRef) -> None:
     """The trainer is ready: catch up with steps that the core has not heard of, repeat requests."""
     while job.committed < policy.version:
         _count_step(run, job)
-    job.policy, job.batch_is_old = policy, True
+    job.policy = policy
+    job.batch_is_old = job.weights_are_old = True
     evaluation.begin_due(job, policy)
     if job.is_closing_step:
         job.is_closing_step = False
@@ -255,7 +259,9 @@ def _drain(run: Pass, job: JobRecord) -> None:
     if not job.is_drained:
         if _is_busy(run, job) and run.now - job.draining_since < job.plan.drain_s:
             return
-        _end_open_tries(run, job)
+        if not _end_open_tries(run, job):
+            run.leave(job)
+            return
         job.is_drained, job.draining_since = True, run.now
     if not _is_settled(run, job, "pause"):
         return
@@ -269,18 +275,16 @@ def _is_busy(run: Pass, job: JobRecord) -> bool:
     """Whether anything of the job could still end by itself."""
     if job.sandboxes > 0:
         return True
-    return bool(run.state.nodes()) and any(
-        group.phase in (GroupPhase.CLOSED, GroupPhase.GRADING) for group in job.groups.values()
-    )
+    return bool(run.state.nodes()) and bool(job.roster.closed or job.roster.grading)
 
 
-def _end_open_tries(run: Pass, job: JobRecord) -> None:
-    for group in job.groups.values():
-        if group.phase is GroupPhase.GRADING:
-            group.phase = GroupPhase.CLOSED
-        for rollout in group.open_rollouts():
-            if rollout.sandbox is SandboxState.WANTED:
-                continue
+def _end_open_tries(run: Pass, job: JobRecord) -> bool:
+    """End what still runs; False when as many groups as a step may take left some."""
+    for group in list(job.roster.grading.values()):
+        roster.move(run.state, job, group, GroupPhase.CLOSED)
+    holding = (group for group in job.groups.values() if failures.holding(group))
+    for group in islice(holding, GROUPS_ENDED_MAX):
+        for rollout in failures.holding(group):
             failures.end_try(
                 run,
                 job,
@@ -296,6 +300,7 @@ def _end_open_tries(run: Pass, job: JobRecord) -> None:
                     counts=False,
                 ),
             )
+    return next(holding, None) is None
 
 
 def _begin_resume(run: Pass, job: JobRecord) -> None:
@@ -309,29 +314,38 @@ def _begin_resume(run: Pass, job: JobRecord) -> None:
 
 def _begin_cancel(run: Pass, job: JobRecord) -> None:
     if job.state in (JobState.QUEUED, JobState.PAUSED):
-        _drop_all(run, job, keep_closing_step=False)
+        _drop_all(run, job)
         run.set_state(job, JobState.CANCELLED)
         _forget(run, job)
         return
     run.set_state(job, JobState.CANCELLING)
     job.draining_since = run.now
-    _drop_all(run, job, keep_closing_step=True)
 
 
 def _cancel(run: Pass, job: JobRecord) -> None:
     """Wait for a closing step and for the checkpoint, then give everything back."""
-    if not _is_settled(run, job, "cancel"):
+    if not _drop_some(run, job, keep_closing_step=True) or not _is_settled(run, job, "cancel"):
         return
-    _drop_all(run, job, keep_closing_step=False)
+    if not _drop_some(run, job, keep_closing_step=False):
+        return
     run.set_state(job, JobState.CANCELLED)
     _forget(run, job)
 
 
-def _drop_all(run: Pass, job: JobRecord, keep_closing_step: bool) -> None:
+def _drop_some(run: Pass, job: JobRecord, keep_closing_step: bool) -> bool:
+    """Drop the groups; False when as many as a step may take left some to the next one."""
+    is_kept = keep_closing_step and job.is_closing_step
+    meant = [g for g in job.groups.values() if not (is_kept and g.phase is GroupPhase.ASSIGNED)]
+    for group in meant[:GROUPS_ENDED_MAX]:
+        failures.drop_group(run, job, group, DropReason.CANCELLED, "job cancelled")
+    if len(meant) > GROUPS_ENDED_MAX:
+        run.leave(job)
+    return len(meant) <= GROUPS_ENDED_MAX
+
+
+def _drop_all(run: Pass, job: JobRecord) -> None:
     for group in list(job.groups.values()):
-        is_kept = keep_closing_step and job.is_closing_step
-        if not (is_kept and group.phase is GroupPhase.ASSIGNED):
-            failures.drop_group(run, job, group, DropReason.CANCELLED, "job cancelled")
+        failures.drop_group(run, job, group, DropReason.CANCELLED, "job cancelled")
 
 
 def _is_settled(run: Pass, job: JobRecord, reason: str) -> bool:
@@ -367,7 +381,7 @@ def _finish_if_done(run: Pass, job: JobRecord) -> None:
     if not is_evaluated or not weights.all_synced(run, job):
         return
     batches.give_up_step(run, job)
-    _drop_all(run, job, keep_closing_step=False)
+    _drop_all(run, job)
     run.set_state(job, JobState.SUCCEEDED, TARGET_REACHED if job.reached_step is not None else None)
     _forget(run, job)
 
@@ -380,10 +394,11 @@ def _forget(run: Pass, job: JobRecord) -> None:
 
 
 def _count_step(run: Pass, job: JobRecord) -> None:
-    taken = batches.consume(job)
+    taken = batches.consume(run.state, job)
     hold_limit(run, job)
     job.rules.on_step(run, job, taken)
     job.trainer_losses = 0
     job.progress_at = run.now
+    job.pace.note_step(run.now)
     job.blocked = None
-    job.ranks_are_old = job.batch_is_old = True
+    job.batch_is_old = True

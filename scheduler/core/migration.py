@@ -5,6 +5,7 @@ from above one threshold to below another that leaves room for it, so that nothi
 pass are bounded because each is decided for the rollout whose gap just began, and at most one is.
 """
 
+from enum import Enum
 from typing import Final
 
 from domain.plan import Mechanism
@@ -24,15 +25,26 @@ def pressure(engine: HostRecord) -> float:
     return engine.kv_held / engine.kv_tokens if engine.kv_tokens else 0.0
 
 
-def consider(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> bool:
-    """Move the rollout whose gap began, if it pays; whether it moved."""
+class Move(Enum):
+    """What came of looking at a rollout whose gap began."""
+
+    MOVED = "moved"
+    NOT_NEEDED = "not_needed"
+    NO_ROOM = "no_room"
+
+
+def consider(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> Move:
+    """Move the rollout whose gap began, if that pays."""
     if not job.plan.scheduling.has(Mechanism.MIGRATION) or rollout.host is None:
-        return False
+        return Move.NOT_NEEDED
     source = run.state.hosts[rollout.host]
     if not source.may_migrate or pressure(source) <= PRESSURE_FROM:
-        return False
+        return Move.NOT_NEEDED
     target = _target(run, job, group, rollout)
-    return target is not None and placement.migrate(run, job, (group, rollout), target)
+    if target is None:
+        return Move.NO_ROOM
+    is_moved = placement.migrate(run, job, (group, rollout), target)
+    return Move.MOVED if is_moved else Move.NOT_NEEDED
 
 
 def _target(

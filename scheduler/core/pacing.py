@@ -45,9 +45,8 @@ def may_open(run: "Pass", job: JobRecord, version: int) -> bool:
         return False
     if _waits_for_signal(job, run.now) or _waits_for_success(job, run.now):
         return False
-    groups = job.training_groups()
-    unfinished = sum(1 for group in groups if group.is_unfinished)
-    is_paced = len(groups) < alive_max(job, version) and unfinished < open_max(job)
+    groups = job.roster
+    is_paced = groups.training < alive_max(job, version) and groups.unfinished < open_max(job)
     return is_paced and job.rules.may_open(run, job)
 
 
@@ -55,15 +54,14 @@ def _waits_for_signal(job: JobRecord, now: float) -> bool:
     """Under `on_no_signal: wait` one probe group at a time looks for variance."""
     if not job.signal.is_waiting or job.plan.on_no_signal is not OnNoSignal.WAIT:
         return False
-    probing = any(group.is_unfinished for group in job.training_groups())
-    return probing or now < job.signal.probe_after
+    return job.roster.unfinished > 0 or now < job.signal.probe_after
 
 
 def _waits_for_success(job: JobRecord, now: float) -> bool:
     """While nothing succeeds one probe group at a time looks whether that has changed."""
     if not is_failing(job):
         return False
-    return now < job.probe_after or any(group.is_unfinished for group in job.training_groups())
+    return now < job.probe_after or job.roster.unfinished > 0
 
 
 def is_failing(job: JobRecord) -> bool:

@@ -16,12 +16,15 @@ def place_ready(run: Pass, job: JobRecord) -> None:
     """Place waiting rollouts in rank order; one that finds no engine goes on waiting."""
     if not job.is_running or not job.ready:
         return
-    engines = run.state.engines_of(job)
+    if not run.state.engines_of(job):
+        return
     waiting = [run.state.find_rollout(rollout_id) for rollout_id in job.ready]
-    found = [entry for entry in waiting if entry is not None]
-    for _, group, rollout in sorted(found, key=lambda entry: (entry[2].rank, entry[2].rollout_id)):
+    found = [entry for entry in waiting if entry is not None and not entry[2].is_suspended]
+    if len(found) > 1:
+        found.sort(key=lambda entry: (entry[2].rank, entry[2].rollout_id))
+    for _, group, rollout in found:
         node = None if group.node is None else run.state.hosts.get(group.node)
-        engine = _choose_engine(run, job, (group, rollout), engines)
+        engine = _choose_engine(run, job, (group, rollout))
         if engine is not None and node is not None and node.is_live:
             _place(run, job, (group, rollout), (engine, node))
 
@@ -81,12 +84,21 @@ def _choose_engine(
     run: Pass,
     job: JobRecord,
     member: tuple[GroupRecord, RolloutRecord],
-    engines: list[HostRecord],
 ) -> HostRecord | None:
-    if member[1].is_suspended:
-        return None
-    fitting = [engine for engine in engines if may_run(job, member[0], engine)]
+    fitting = _fitting(run, job, member[0])
     return job.rules.choose_engine(run, job, member, fitting) if fitting else None
+
+
+def _fitting(run: Pass, job: JobRecord, group: GroupRecord) -> list[HostRecord]:
+    """Engines that may run this group, by id; of training groups they are the same for one version."""
+    if not group.is_training:
+        return [e for e in run.state.engines_of(job) if may_run(job, group, e)]
+    known = job.fitting.get(group.policy_version)
+    if known is None:
+        version = group.policy_version
+        known = [e for e in run.state.engines_of(job) if may_train(job, version, e)]
+        job.fitting[group.policy_version] = known
+    return known
 
 
 def may_run(job: JobRecord, group: GroupRecord, engine: HostRecord) -> bool:
@@ -96,7 +108,12 @@ def may_run(job: JobRecord, group: GroupRecord, engine: HostRecord) -> bool:
     if not group.is_training:
         settled = engine.syncing is None or engine.syncing == engine.version
         return engine.version == group.policy_version and settled
-    return is_current(job, engine) and engine.version >= group.policy_version
+    return may_train(job, group.policy_version, engine)
+
+
+def may_train(job: JobRecord, version: int, engine: HostRecord) -> bool:
+    """Whether a live engine may run training rollouts sampled with at least this version."""
+    return is_current(job, engine) and engine.version >= version
 
 
 def _place(
@@ -132,6 +149,7 @@ def placed_on(job: JobRecord, host: HostId) -> list[tuple[GroupRecord, RolloutRe
     return [
         (group, rollout)
         for group in job.groups.values()
+        if host in group.members_on
         for rollout in group.rollouts
         if rollout.is_open and rollout.host == host
     ]

@@ -14,6 +14,7 @@ from domain.ids import AttemptId, GroupId, HostId, RolloutId
 from domain.plan import JobPlan
 from domain.policy import PolicyRef
 from domain.states import INFRASTRUCTURE_ENDS, Desired, End, HostKind, JobState, Purpose
+from scheduler.core.forecast import NO_START, Pace, Start
 from scheduler.core.history import History
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 LOST_ENDS: Final = INFRASTRUCTURE_ENDS | {End.CANCELLED}
 """Ends whose rollouts have no trajectory that could be trained or scored."""
+
+
+Entry = tuple[float, int, GroupId]
+"""Key of an unfinished training group in the job's order: estimate, ordinal, id."""
 
 
 class SandboxState(StrEnum):
@@ -50,7 +55,7 @@ class HostState(StrEnum):
     REPLACING = "replacing"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RolloutRecord:
     """One member of a group. `host` is set exactly while the rollout is placed on an engine host."""
 
@@ -99,9 +104,9 @@ class RolloutRecord:
         return self.end in LOST_ENDS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class GroupRecord:
-    """The rollouts of one task.
+    """The rollouts of one task. `roster.py` alone adds and removes groups and changes their `phase`.
 
     `policy_version` is the oldest version that its next tokens may be sampled with; it never falls.
     """
@@ -136,6 +141,21 @@ class GroupRecord:
     is_estimated: bool = False
     """Restored while open: versions of its members' tokens are unknown until they are reported."""
     progress_at: float = 0.0
+    last_valid: int = 0
+    """Last step that it may enter; `roster.note_versions` keeps it."""
+    is_aged: bool = False
+    """Unfinished for so many batches that it is critical whatever its estimate."""
+    is_chosen: bool = False
+    """Among the first `need` in the order."""
+    grain: int = 0
+    """Its estimate in the steps that orders tell apart (`order.grain_of`)."""
+    rank_class: int = -1
+    value: int = 0
+    """What its members' ranks were last composed with."""
+    entry: Entry | None = None
+    """Its key in `Roster.critical` or `Roster.normal`."""
+    place: tuple[int, tuple[float, int], GroupId] | None = None
+    """Its key in `Roster.waiting`."""
 
     @property
     def is_training(self) -> bool:
@@ -171,6 +191,37 @@ class GroupRecord:
 
 
 @dataclass(slots=True)
+class Roster:
+    """Live groups of a job by what is asked of them. The records are the truth, these only find them.
+
+    `roster.py` and `order.py` keep it; `invariants.py` derives all of it anew and compares.
+    """
+
+    training: int = 0
+    """Live training groups."""
+    unfinished: int = 0
+    """Of them, those that are not complete."""
+    evaluating: dict[GroupId, GroupRecord] = field(default_factory=dict)
+    """Live evaluation groups."""
+    closed: dict[GroupId, GroupRecord] = field(default_factory=dict)
+    """Groups whose grading nobody has been asked for."""
+    grading: dict[GroupId, GroupRecord] = field(default_factory=dict)
+    """Groups with a grader, in the order in which it was asked."""
+    waiting: list[tuple[int, tuple[float, int], GroupId]] = field(default_factory=list)
+    """Complete training groups without a position, in the order in which they take one."""
+    due: dict[int, dict[GroupId, GroupRecord]] = field(default_factory=dict)
+    """Training groups without a position, by last valid step."""
+    young: dict[int, dict[GroupId, GroupRecord]] = field(default_factory=dict)
+    """Unfinished training groups that are not aged, by the step they were opened at."""
+    critical: list[Entry] = field(default_factory=list)
+    """The first `need` unfinished training groups in the job's order."""
+    normal: list[Entry] = field(default_factory=list)
+    """The other unfinished ones, in the job's order."""
+    unranked: dict[GroupId, None] = field(default_factory=dict)
+    """Groups whose class or value changed since their members were ranked."""
+
+
+@dataclass(slots=True, eq=False)
 class HostRecord:
     """One host process of the current epoch."""
 
@@ -238,7 +289,7 @@ class Signal:
     probe_after: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class JobRecord:
     """One active job: at most one attempt of a job is active."""
 
@@ -257,8 +308,11 @@ class JobRecord:
     """Ordinals whose groups were dropped without being consumed."""
     policy: PolicyRef | None = None
     groups: dict[GroupId, GroupRecord] = field(default_factory=dict)
+    roster: Roster = field(default_factory=Roster)
     positions: dict[int, GroupId] = field(default_factory=dict)
     """Filled positions of the step being filled."""
+    free_from: int = 0
+    """No position below this one is free."""
     is_closing_step: bool = False
     sandboxes: int = 0
     """Sandboxes that its rollouts hold (`holdings.py` keeps it)."""
@@ -266,6 +320,8 @@ class JobRecord:
     """Open rollouts whose current try has no sandbox yet."""
     ready: dict[RolloutId, None] = field(default_factory=dict)
     """Open rollouts with a sandbox that are on no engine host and wait for a place."""
+    asked: dict[RolloutId, None] = field(default_factory=dict)
+    """Rollouts whose fork a node has not answered, in the order in which it was asked."""
     gang: Gang | None = None
     epochs: dict[HostId, int] = field(default_factory=dict)
     """Highest epoch seen of each attempt-bound host, kept over a pause."""
@@ -294,6 +350,9 @@ class JobRecord:
     """Evaluated step that reached the plan's target: the job ends with what is committed."""
     reason: str | None = None
     queue_position: int | None = None
+    start: Start = NO_START
+    """When it will get its gang, while it waits for one."""
+    pace: Pace = field(default_factory=Pace)
     said_generation: int = -1
     """Generation of the last shown state."""
     draining_since: float = 0.0
@@ -302,8 +361,17 @@ class JobRecord:
     blocked_noted_at: float = 0.0
     progress_at: float = 0.0
     ranks_are_old: bool = True
+    """The critical set and all ranks are made anew; what concerns one group marks it `unranked`."""
     batch_is_old: bool = True
     """A group completed, left or changed its last valid step since positions were last filled."""
+    weights_are_old: bool = True
+    """The policy, an engine or an evaluation changed since syncs were last asked for."""
+    engines: list[HostRecord] | None = None
+    """Its live engine hosts by id; None when one came, went or changed (`State.note_engines`)."""
+    newest_version: int = -1
+    """Newest version that one of `engines` serves; -1 without any."""
+    fitting: dict[int, list[HostRecord]] = field(default_factory=dict)
+    """Of them, those that may run training rollouts sampled with at least this version."""
 
     rules: "Rules" = field(init=False)
     """Of the job's strategy, with its soft state."""

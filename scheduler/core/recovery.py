@@ -10,7 +10,8 @@ from domain.commands import ReleaseGang
 from domain.events import RestoredGroup, RestoredHost, RestoredJob, RestoredRollout, StateRestored
 from domain.ids import AttemptId, HostId, JobId, index_of, ordinal_of
 from domain.states import Desired, HostKind, JobState
-from scheduler.core import evaluation, gangs, grading, hosts, lifecycle
+from scheduler.core import evaluation, gangs, grading, hosts, lifecycle, roster
+from scheduler.core.fair_share import Tenancy
 from scheduler.core.holdings import take_sandbox
 from scheduler.core.records import (
     Checkpointing,
@@ -41,7 +42,14 @@ def restore(run: Pass, event: StateRestored) -> None:
     state.node_epochs.clear()
     state.lost_nodes.clear()
     state.ended.clear()
+    state.members.clear()
+    state.hungry.clear()
+    state.backlog.clear()
+    state.bereft.clear()
+    state.sandboxes = 0
+    state.note_hosts(None)
     state.arrivals = 0
+    state.tenancy = Tenancy()
     state.is_overcommitted = True
     active = {job.plan.attempt_id for job in event.jobs}
     for host in event.hosts:
@@ -124,7 +132,7 @@ def _keep_own_pause(job: JobRecord, wished: int | None) -> None:
     """A pause that the user did not ask for is the core's own; its reason tells."""
     is_pause = job.state in (JobState.PAUSING, JobState.PAUSED)
     is_answered = job.said_generation >= (job.generation if wished is None else wished)
-    if is_pause and job.desired is Desired.RUN and is_answered:
+    if is_pause and job.desired is Desired.RUN and is_answered and job.reason != gangs.YIELDS:
         job.pause_wanted = job.reason
 
 
@@ -152,15 +160,16 @@ def _restore_group(run: Pass, job: JobRecord, row: RestoredGroup) -> None:
         progress_at=run.now,
     )
     assert [r.index for r in group.rollouts] == list(range(row.size)), row.group_id
-    job.groups[group.group_id] = group
     if row.assigned_position is not None and row.graded is not None:
         group.phase, group.position = GroupPhase.ASSIGNED, row.assigned_position
         group.usable, group.oldest_version = row.graded.usable, row.graded.oldest_version
         group.staleness = max(job.committed - group.oldest_possible_version(), 0)
         job.positions[row.assigned_position] = group.group_id
+        roster.admit(run.state, job, group)
         return
     if row.closed:
         group.phase = GroupPhase.CLOSED
+    roster.admit(run.state, job, group)
     if row.graded is not None:
         grading.accept_grade(run, job, group, row.graded)
         return

@@ -71,6 +71,8 @@ DUPLICATE = Refusal(RefusalReason.DUPLICATE)
 def check(state: State, event: Event) -> Refusal | None:
     """None when the event may be folded."""
     match event:
+        case TurnSampled() | TurnFinished() | SandboxReady() | TryFailed() | RolloutClosed():
+            return _check_rollout(state, event)
         case StateRestored() | Tick():
             return None
         case JobSubmitted() | DesiredChanged():
@@ -79,8 +81,6 @@ def check(state: State, event: Event) -> Refusal | None:
             return _check_budget(state, event)
         case HostJoined() | HostLost():
             return _check_host(state, event)
-        case SandboxReady() | TurnSampled() | TurnFinished() | TryFailed() | RolloutClosed():
-            return _check_rollout(state, event)
         case GroupGraded() | GradeFailed():
             return _check_grade(state, event)
         case EngineSynced() | EngineSyncFailed():

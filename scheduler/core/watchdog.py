@@ -9,7 +9,7 @@ from typing import Final
 
 from domain.commands import NoteJob
 from domain.states import DropReason, JobState
-from scheduler.core import evaluation, order, pacing
+from scheduler.core import evaluation, pacing
 from scheduler.core.failures import drop_group
 from scheduler.core.holdings import sandboxes_free
 from scheduler.core.records import GroupPhase, JobRecord, RolloutRecord, SandboxState
@@ -89,14 +89,18 @@ def _blocked_before_placement(
         return "failing", f"the last {job.failed_in_row} tries failed, one group at a time is tried"
     if job.wanting or evaluation.has_backlog(job) or free < job.plan.group_size:
         return "sandboxes", f"{free} of {run.state.pool.sandboxes} sandboxes are free for agents"
-    alive = len(job.training_groups())
+    alive = job.roster.training
     return "pacing", f"{alive} groups alive, {pacing.open_max(job)} may be open"
 
 
 def _give_up_promoted(run: Pass, job: JobRecord, bound: float) -> None:
-    for group in job.training_groups():
+    due = job.roster.due
+    promoted = [
+        group for step in sorted(due) if step <= job.filling for group in due[step].values()
+    ]
+    for group in promoted:
         # Verdicts have their own deadline and retries (`grading.py`).
-        if group.phase is not GroupPhase.OPEN or not order.is_promoted(job, group):
+        if group.phase is not GroupPhase.OPEN:
             continue
         if run.now - max(group.progress_at, job.progress_at) > bound:
             drop_group(run, job, group, DropReason.UNSALVAGEABLE, "no progress within the bound")

@@ -29,8 +29,9 @@ def is_current(job: JobRecord, engine: HostRecord) -> bool:
 
 def sync_engines(run: Pass, job: JobRecord) -> None:
     """Send each engine of the attempt to the version it should serve."""
-    if job.policy is None or job.gang is None:
+    if not job.weights_are_old or job.policy is None or job.gang is None:
         return
+    job.weights_are_old = False
     for engine in run.state.engines_of(job):
         if engine.syncing is not None:
             continue
@@ -48,6 +49,7 @@ def confirm_sync(run: Pass, job: JobRecord, engine: HostRecord, version: int) ->
     """The probe matched: the engine serves this version."""
     engine.version = version
     engine.sync_failures = 0
+    run.state.note_hosts(job.attempt_id)
     if engine.syncing is not None and version >= engine.syncing:
         engine.syncing = None
     run.touch(job)
@@ -58,6 +60,7 @@ def fail_sync(run: Pass, job: JobRecord, engine: HostRecord, cause: str) -> None
     """Try again, or replace an engine that keeps failing."""
     engine.syncing = None
     engine.sync_failures += 1
+    job.weights_are_old = True
     run.touch(job)
     if engine.sync_failures >= SYNC_FAILURES_MAX:
         replace_host(run, engine, f"sync_failed: {cause}")
@@ -76,6 +79,7 @@ def check_deadlines(run: Pass, job: JobRecord) -> None:
 def replace_host(run: Pass, host: HostRecord, cause: str) -> None:
     """Ask the keeper for a new process; the loss follows as an event."""
     host.state, host.syncing, host.sync_asked_at = HostState.REPLACING, None, run.now
+    run.state.note_hosts(host.attempt_id)
     run.emit(ReplaceHost(host_id=host.host_id, epoch=host.epoch, cause=cause))
 
 

@@ -12,6 +12,10 @@ HALVINGS: Final = 16
 """Leaves a shift certain to 16 / 2^16 deviations: far below what a token's rounding does."""
 
 
+TOTAL_NEAR: Final = 0.001
+"""A total met this closely is met: rounding to tokens and seconds does more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """`values` at ascending `scores`, straight between them and level outside."""
@@ -21,14 +25,21 @@ class Curve:
 
     def at(self, score: float) -> float:
         """The value at a score."""
-        above = bisect_right(self.scores, score)
-        if above == 0:
-            return self.values[0]
-        if above == len(self.scores):
-            return self.values[-1]
-        left, right = self.scores[above - 1], self.scores[above]
-        share = (score - left) / (right - left)
-        return self.values[above - 1] + share * (self.values[above] - self.values[above - 1])
+        return self.total_at((score,), 0.0)
+
+    def total_at(self, scores: Sequence[float], shift: float) -> float:
+        """The sum of the values at shifted scores."""
+        points, values, end = self.scores, self.values, len(self.scores)
+        total = 0.0
+        for score in scores:
+            place = score + shift
+            above = bisect_right(points, place)
+            if above == 0 or above == end:
+                total += values[0] if above == 0 else values[-1]
+                continue
+            left, low = points[above - 1], values[above - 1]
+            total += low + (place - left) / (points[above] - left) * (values[above] - low)
+        return total
 
     def shift_for(self, scores: Sequence[float], total: float) -> float:
         """By how much all scores must move so that their values add up to `total`.
@@ -38,10 +49,10 @@ class Curve:
         low, high = -SHIFT_MAX, SHIFT_MAX
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            if sum(self.at(score + middle) for score in scores) < total:
-                low = middle
-            else:
-                high = middle
+            found = self.total_at(scores, middle)
+            if abs(found - total) <= TOTAL_NEAR * total:
+                return middle
+            low, high = (middle, high) if found < total else (low, middle)
         return high
 
 

@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = """
 import hashlib
+from tests.mutants.registry import apply_from_environment
+apply_from_environment()
 from tests.property.worlds import random_world, run_out
 digest = hashlib.sha256()
 for seed in (3, 11, 27):

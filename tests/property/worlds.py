@@ -1,14 +1,17 @@
 """Random worlds: plans, pools, workloads and faults drawn from one injected source of chance."""
 
+from dataclasses import replace
 from random import Random
 
 from domain.events import JobSubmitted, StateRestored
-from domain.ids import GroupId, HostId, RolloutId
-from domain.plan import AfterTries, EvaluationPlan, JobLimits, JobPlan, Order, Priority
+from domain.ids import GroupId, HostId, OrganizationId, RolloutId
+from domain.plan import AfterTries, EvaluationPlan, JobLimits, JobPlan, Order, Priority, TenantShare
 from domain.states import TERMINAL, Desired, End, JobState
 from tests.simulation.driver import Workload, World
 from tests.simulation.plans import plan, pool
 from tests.simulation.rows import JobRow
+
+ORGANIZATION, OTHER = OrganizationId("org_1"), OrganizationId("org_2")
 
 FAULTS = ("engine", "trainer", "node", "link", "leader", "pause", "run", "late", "limits")
 
@@ -60,12 +63,15 @@ def random_plan(chance: Random, name: str) -> JobPlan:
 
 
 def random_world(seed: int) -> tuple[World, list[JobRow], Random]:
-    """A world with one or two jobs."""
-    chance = Random(seed)
+    """A world with one or two jobs, of one organization or of two; of two, one may have a guarantee."""
+    chance, of_tenants = Random(seed), Random(f"tenants {seed}")
+    other = of_tenants.choice([ORGANIZATION, OTHER])
+    promised = TenantShare(OTHER, 2.0, engines=1, trainers=1, sandboxes=3)
     capacity = pool(
         engines=chance.choice([1, 2]),
         trainers=chance.choice([1, 2]),
         sandboxes=chance.choice([4, 6, 20]),
+        tenants=of_tenants.choice([(), (promised,)]),
     )
     world = World(
         capacity,
@@ -74,7 +80,9 @@ def random_world(seed: int) -> tuple[World, list[JobRow], Random]:
         slots=chance.choice([1, 3, 8]),
     )
     names = chance.choice([("a",), ("a",), ("a", "b")])
-    jobs = [world.submit(random_plan(chance, name)) for name in names]
+    plans = [random_plan(chance, name) for name in names]
+    jobs = [world.submit(plans[0])]
+    jobs += [world.submit(replace(plan, organization_id=other)) for plan in plans[1:]]
     return world, jobs, chance
 
 

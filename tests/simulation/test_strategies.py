@@ -4,7 +4,8 @@ from typing import Final
 
 import pytest
 
-from domain.ids import RolloutId, group_of, index_of, ordinal_of, task_ordinal
+from domain.commands import Command, DropGroup, EndTry, SuspendRollout
+from domain.ids import RolloutId, group_of, host_id, index_of, ordinal_of, task_ordinal
 from domain.plan import Scheduling, StrategyName
 from domain.states import JobState
 from tests.simulation.driver import Workload, World
@@ -24,6 +25,16 @@ def turns(rollout: RolloutId) -> int:
 
 
 def run(scheduling: Scheduling, staleness: int = 2, ratio: float = 2.0) -> tuple[World, JobRow]:
+    world, job = begin(scheduling, staleness, ratio)
+    finish(world, job)
+    return world, job
+
+
+def finish(world: World, job: JobRow) -> None:
+    world.run(lambda: job.state in (JobState.SUCCEEDED, JobState.FAILED), within_s=4000.0)
+
+
+def begin(scheduling: Scheduling, staleness: int, ratio: float) -> tuple[World, JobRow]:
     world = World(pool(), Workload(turns=turns), slots=6, kv_tokens=KV_TOKENS)
     job = world.submit(
         plan(
@@ -35,7 +46,6 @@ def run(scheduling: Scheduling, staleness: int = 2, ratio: float = 2.0) -> tuple
             scheduling=scheduling,
         )
     )
-    world.run(lambda: job.state in (JobState.SUCCEEDED, JobState.FAILED), within_s=4000.0)
     return world, job
 
 
@@ -53,3 +63,43 @@ def test_every_strategy_trains_the_same_tasks_once(
     world, job = run(Scheduling(strategy), staleness, ratio)
     assert job.state is JobState.SUCCEEDED
     assert trained(world, job) == list(range(STEPS * BATCH))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "knobs", "kind"),
+    [
+        (StrategyName.SLIME_SYNC, {"over_sampling": 2.0}, DropGroup),
+        (StrategyName.SLIME_BOUNDED, {"lag_max": 0.0, "poll_s": 0.0}, DropGroup),
+        (StrategyName.ROLLFLASH, {"rollart": 1.0, "env_groups": 12.0}, EndTry),
+        (StrategyName.ROLLFLASH, {"env_groups": 12.0}, DropGroup),
+        (StrategyName.THUNDERAGENT_UPSTREAM, {}, SuspendRollout),
+        (StrategyName.THUNDERAGENT_PAPER, {"decay": 0.0}, SuspendRollout),
+        (StrategyName.AIMD, {"in_flight_first": 40.0, "in_flight_min": 4.0, "poll_s": 1.0}, EndTry),
+        (
+            StrategyName.AIMD,
+            {"in_flight_first": 40.0, "in_flight_min": 4.0, "poll_s": 1.0, "cancels": 0.0},
+            SuspendRollout,
+        ),
+    ],
+)
+def test_what_a_strategy_throws_away_or_pauses_is_trained_in_the_end(
+    strategy: StrategyName, knobs: dict[str, float], kind: type[Command]
+) -> None:
+    world, job = run(Scheduling(strategy, knobs=tuple(knobs.items())), ratio=3.0)
+    assert job.state is JobState.SUCCEEDED
+    assert world.commands(kind), "the run must have done what this test is about"
+    assert trained(world, job) == list(range(STEPS * BATCH))
+
+
+@pytest.mark.parametrize("strategy", list(StrategyName))
+@pytest.mark.parametrize("fault", ["leader", "engine"])
+def test_every_strategy_ends_its_job_after_a_loss(strategy: StrategyName, fault: str) -> None:
+    world, job = begin(Scheduling(strategy), staleness=2, ratio=2.0)
+    world.run_for(20.0)
+    if fault == "leader":
+        world.restart_leader(down_s=1.5)
+    else:
+        world.kill(host_id(job.plan.attempt_id, "engine0"))
+    finish(world, job)
+    assert job.state is JobState.SUCCEEDED
+    assert sorted(job.steps) == list(range(1, STEPS + 1))

@@ -12,6 +12,7 @@ from venusrl.cli import (
     jobs,
     keys,
     models,
+    plans,
     rollouts,
     secrets,
     server,
@@ -41,6 +42,8 @@ app = typer.Typer(
 
 app.command("up")(server.up)
 app.command("doctor")(server.doctor)
+app.command("plan")(plans.plan)
+jobs.app.command("whatif")(plans.whatif)
 app.add_typer(jobs.app, name="jobs", help="Submit, follow and steer jobs.")
 app.add_typer(rollouts.app, name="rollouts", help="List, look at and export rollouts.")
 app.add_typer(environments.app, name="env", help="Write, check, try, upload and list environments.")

@@ -24,12 +24,15 @@ from venusrl.cli.output import (
     write_log,
     write_table,
 )
+from venusrl.cli.schedule import profile, schedule
 
 if TYPE_CHECKING:
     from venusrl.client import Client
     from venusrl.models.jobs import EvaluatedEnvironment, Evaluation, Event, Job
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(schedule)
+app.command()(profile)
 
 SpecFile = Annotated[
     Path, typer.Argument(dir_okay=False, help="Job spec, YAML or JSON; - is standard input.")
@@ -384,6 +387,7 @@ def _show(job: "Job", as_json: bool) -> None:
             "wanted": job.desired,
             "attempt": f"{job.attempt} ({job.attempt_id})",
             "queue": job.queue_position if job.queue_reason is None else job.queue_reason,
+            "starts": job.predicted_start or job.predicted_start_reason,
             "failure": None if job.failure is None else _why(job),
             "best": job.best_checkpoint,
             "created": job.created_at,

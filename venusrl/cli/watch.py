@@ -69,6 +69,7 @@ class Progress(Answer):
     max_steps: int = 0
     queue_position: int | None = None
     reason: str | None = None
+    predicted_start: datetime | None = None
     groups: GroupCounts = GroupCounts()
     rollouts: RolloutCounts = RolloutCounts()
     staleness: dict[str, int] = Field(default_factory=dict)
@@ -79,7 +80,10 @@ class Progress(Answer):
     def queue(self) -> str:
         """Where it waits and why, or that it does not."""
         if self.queue_position is not None:
-            return f"position {self.queue_position}" + (f", {self.reason}" if self.reason else "")
+            start = self.predicted_start
+            starts = "" if start is None else f", starts about {start:%Y-%m-%d %H:%M} UTC"
+            reason = f", {self.reason}" if self.reason else ""
+            return f"position {self.queue_position}{reason}{starts}"
         return self.reason or "not queued"
 
     @property

@@ -53,6 +53,10 @@ class Job(Answer):
     labels: dict[str, str]
     queue_reason: str | None = None
     queue_position: int | None = None
+    predicted_start: datetime | None = None
+    """When a waiting job will get its engines, from the pace of those that run."""
+    predicted_start_reason: str | None = None
+    """Why nobody can say when."""
     failure: Failure | None = None
     best_checkpoint: str | None = None
     """The checkpoint with the best evaluation, by `evaluation.select_best`; None without one."""

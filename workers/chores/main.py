@@ -19,6 +19,7 @@ from infra.names import (
     EXPORT_CHECKPOINT,
     GENERATE,
     IMPORT_MODEL,
+    PLAN,
     PREPARE_JOB,
     TEST_ENVIRONMENT,
     VALIDATE_DATASET,
@@ -40,6 +41,7 @@ HANDLERS: Final[Mapping[str, str]] = {
     VALIDATE_DATASET: "workers.chores.datasets:validate",
     EXPORT_CHECKPOINT: "workers.chores.exports:export",
     CLEAN_JOB: "workers.chores.clean:clean",
+    PLAN: "workers.chores.plans:plan",
 }
 """Kind of operation to `module:function`; imported when needed, torch is in some of them."""
 

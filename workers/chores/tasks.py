@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from infra.logging import configure, get_logger
-from infra.names import CHORE_TASK, DELIVER_TASK
+from infra.names import CHORE_TASK, DELIVER_TASK, TIDY_TASK
 from infra.process import dying_with_parent
 from infra.settings import Settings
 from stores.system.operations import STARTS_MAX
@@ -54,6 +54,13 @@ def deliver() -> None:
         if (status := former.wait()) != 0:
             get_logger().warning("deliver.ended", status=status)
     _senders.append((_started("workers.webhooks.main"), time.monotonic()))
+
+
+@app.task(name=TIDY_TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
+def tidy() -> None:
+    """Delete what is past its age in the event log; what a failed run leaves, the next one finds."""
+    configure("chores", Settings.from_env().log_level)
+    _run("workers.chores.tidy")
 
 
 def run_once(operation_id: str) -> int:

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from domain.engine import EngineStats
 from domain.events import HeldRollout, TryFailed
 from domain.ids import AttemptId, HostId, OrganizationId, RolloutId
+from domain.schedule import WaitReason
 from domain.states import HostKind
 from domain.wire import Forget, HostSnapshot, Place, Ranks, Sync
 from infra import failpoints
@@ -31,7 +33,7 @@ from workers.rollout.agent_client import NodeAgents
 from workers.rollout.closing import RolloutCloser
 from workers.rollout.figures import Figures
 from workers.rollout.job_spec import JobSpec, limits_of
-from workers.rollout.measures import Used
+from workers.rollout.measures import Synced, Used
 from workers.rollout.meter import HostMeter
 from workers.rollout.outcomes import Superseded, TryEnded
 from workers.rollout.ports import Engine
@@ -64,8 +66,8 @@ class HostPorts:
     clock: Clock
     emit: Callable[[object], None]
     set_mode: Callable[[str], None]
-    measured: Callable[[Used], None] = field(default=lambda used: None)
-    """Hears of each placement's use when it has ended."""
+    measured: Callable[[Used | Synced], None] = field(default=lambda used: None)
+    """Hears of each placement's use when it has ended, and of each sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,9 @@ class RolloutHost:
             emit=ports.emit,
             has_other_pins=self._has_other_pins,
             set_mode=ports.set_mode,
+            synced=lambda version, seconds: ports.measured(
+                Synced(identity.attempt_id, version, seconds)
+            ),
         )
         self._figures = Figures(ports.engine, ports.clock)
         self._syncing = asyncio.create_task(self.sync.run())
@@ -148,6 +153,18 @@ class RolloutHost:
         """Figures of each heartbeat."""
         counts = {f"rollouts_{name}": float(count) for name, count in self.counts.items()}
         return self._figures.read() | counts | {"held": float(len(self._held))}
+
+    def phases(self) -> dict[RolloutId, str]:
+        """What each rollout on this host does at the moment, a `WaitReason`."""
+        engine = self._ports.engine
+        queued, stats = frozenset(engine.waiting()), engine.stats()
+        phases: dict[RolloutId, str] = {}
+        for rollout_id, held in self._held.items():
+            phase = held.loop.phase
+            if phase is WaitReason.RUNNING and rollout_id in queued:
+                phase = _queued(stats)
+            phases[rollout_id] = phase.value
+        return phases
 
     def on_frame(self, frame: object) -> None:
         """Act on one frame of the leader; never waits."""
@@ -265,3 +282,11 @@ class RolloutHost:
         error = task.exception()
         if error is not None and not self.fault.done():
             self.fault.set_exception(error)
+
+
+def _queued(stats: EngineStats) -> WaitReason:
+    """Why an accepted turn has no slot: a pause for new weights, full slots, else keys and values."""
+    if stats.paused:
+        return WaitReason.WAITS_FOR_WEIGHTS
+    is_full = stats.active >= stats.slots
+    return WaitReason.WAITS_FOR_SLOT if is_full else WaitReason.WAITS_FOR_KV

@@ -81,6 +81,7 @@ async def serve(context: HostContext) -> None:
         snapshot=lambda: host.snapshot(),
         on_frame=lambda frame: host.on_frame(frame),
         figures=lambda: host.figures(),
+        phases=lambda: host.phases(),
     )
 
     def set_mode(mode: str) -> None:

@@ -1,10 +1,11 @@
-"""What an engine host writes of its own time: when it was ready, and the use of each placement."""
+"""What an engine host writes of its own time: when it was ready, placements, how long syncs took."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from domain.ids import HostId, RolloutId
-from stores.system import hops, intervals
+from domain.ids import AttemptId, HostId, RolloutId
+from stores.bill import SYNC_S
+from stores.system import hops, intervals, training
 from stores.system.hops import HopUse
 from stores.unit_of_work import AsyncConnection
 
@@ -26,7 +27,16 @@ class Used:
     use: HopUse
 
 
-Measure = Ready | Used
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The engine serves this version; `seconds` since the order: fetched, swapped and probed."""
+
+    attempt_id: AttemptId
+    version: int
+    seconds: float
+
+
+Measure = Ready | Used | Synced
 
 
 async def write(connection: AsyncConnection, measures: Sequence[Measure]) -> None:
@@ -37,3 +47,6 @@ async def write(connection: AsyncConnection, measures: Sequence[Measure]) -> Non
                 await intervals.mark_ready(connection, host_id, epoch)
             case Used(rollout_id=rollout_id, hop=hop, use=use):
                 await hops.measure(connection, rollout_id, hop, use)
+            case Synced(attempt_id=attempt_id, version=version, seconds=seconds):
+                at = (attempt_id, version)
+                await training.note_metric(connection, at, SYNC_S, seconds)

@@ -35,6 +35,10 @@ class Engine(Protocol):
         """Counters and gauges; `steps` is the progress that keepers watch."""
         ...
 
+    def waiting(self) -> tuple[RolloutId, ...]:
+        """Rollouts whose turn was accepted and has no slot yet."""
+        ...
+
     async def generate(self, request: GenRequest) -> GenResult:
         """Generate one turn and return it whole. Cancelling the call aborts the request."""
         ...

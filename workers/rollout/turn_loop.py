@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from domain.engine import EngineRefused, Finish, GenRequest, GenResult, Refusal, RequestId
 from domain.events import TurnFinished
+from domain.schedule import WaitReason
 from domain.states import End
 from domain.wire import Attached, JournalTurn, Place, TakeTurn
 from infra import failpoints
@@ -76,6 +77,8 @@ class TurnLoop:
         self._ports = ports
         self._timer: asyncio.Task[None] | None = None
         self.rank = place.rank
+        self.phase = WaitReason.ATTACHING
+        """What this try does at the moment, as far as it knows."""
         self.episode = Episode(ports.chat, plan.limits, plan.keeps_history)
         self.use = Use()
         """What it has used of its host's time so far."""
@@ -90,12 +93,14 @@ class TurnLoop:
             ending = self._restore(attached)
             while ending is None:
                 ending = await self._turn()
+            self.phase = WaitReason.SAVING
             return ending
         except (AgentLost, AgentRefusal) as error:
             raise failure_of(error) from error
         except BadRecord as error:
             raise TryEnded(End.ENV_FAILED, f"bad_reply: {error}") from error
         except _OutOfTime:
+            self.phase = WaitReason.SAVING
             return Ending(End.TIMEOUT, f"{self._plan.limits.wall_s:g} s")
         finally:
             self._timer.cancel()
@@ -123,6 +128,7 @@ class TurnLoop:
                 return ending
         intent = self.episode.intent
         assert intent is not None, "an answered turn that goes on leaves an intent"
+        self.phase = WaitReason.IN_TOOL
         with self._ports.meter.in_tool(self.use):
             reply = await self._in_time(self._agent.take_turn(self._request(intent)))
         failpoints.hit(seams.TAKEN)
@@ -134,6 +140,7 @@ class TurnLoop:
     async def _generate(self) -> Ending | None:
         place, ports = self._place, self._ports
         pinned = place.pinned_version if place.evaluation else None
+        self.phase = WaitReason.WAITS_FOR_WEIGHTS
         weights_sha = await self._in_time(ports.gate.admit(pinned))
         turn = self.episode.turns
         request = GenRequest(
@@ -152,6 +159,7 @@ class TurnLoop:
             rank=float(self.rank),
             weights_sha=weights_sha,
         )
+        self.phase = WaitReason.RUNNING
         with self._ports.meter.generating(self.use):
             result = await self._sample(request)
         if result.finish is Finish.ABORT and not result.token_ids:

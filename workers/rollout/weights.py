@@ -100,8 +100,12 @@ class WeightSync:
         emit: Callable[[object], None],
         has_other_pins: Callable[[int], bool],
         set_mode: Callable[[str], None],
+        synced: Callable[[int, float], None] = lambda version, seconds: None,
     ) -> None:
-        """`has_other_pins(version)`: evaluation rollouts are open that need another version."""
+        """`has_other_pins(version)`: evaluation rollouts are open that need another version.
+
+        `synced(version, seconds)` hears of each sync that is done.
+        """
         self._engine = engine
         self._gate = gate
         self._blobs = blobs
@@ -113,6 +117,7 @@ class WeightSync:
         self._emit = emit
         self._has_other_pins = has_other_pins
         self._set_mode = set_mode
+        self._synced = synced
         self._wanted: PolicyRef | None = None
         self._ordered = asyncio.Event()
         self._log = get_logger().bind(host_id=host_id, epoch=epoch)
@@ -150,6 +155,7 @@ class WeightSync:
 
     async def _serve(self, policy: PolicyRef) -> None:
         self._set_mode("sync")
+        since = self._clock.monotonic()
         try:
             await self.bring(policy)
         except SyncRefused as refused:
@@ -157,6 +163,7 @@ class WeightSync:
             self._emit(EngineSyncFailed(self._host_id, self._epoch, policy.version, str(refused)))
         else:
             self._log.info("sync.done", version=policy.version)
+            self._synced(policy.version, self._clock.monotonic() - since)
             self._emit(EngineSynced(self._host_id, self._epoch, policy.version))
         finally:
             self._set_mode("decode")

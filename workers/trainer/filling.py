@@ -17,7 +17,7 @@ from domain.errors import PayloadUnreadable
 from domain.events import PayloadLost, StepCommitted
 from infra.failpoints import hit
 from infra.logging import get_logger
-from stores.bill import STEP_S
+from stores.bill import STEP_S, UPDATE_S
 from stores.blobs import Blobs
 from stores.system import training
 from stores.system.training import Fates, Member, PayloadRef, StepRow
@@ -160,6 +160,7 @@ class StepFiller:
                 )
 
     async def _close(self) -> None:
+        before_s = self._busy_s
         with self._at_work():
             row, closed = await self._publish()
         counted = tuple(name for names in self._open.counted.values() for name in names)
@@ -167,6 +168,7 @@ class StepFiller:
             **{name: value for name, value in closed.metrics.items() if math.isfinite(value)},
             "diverged": float(row.diverged),
             STEP_S: self._busy_s,
+            UPDATE_S: self._busy_s - before_s,
         }
         self._pending = _Pending(
             row, metrics, Fates(counted, tuple(self._open.excluded), self._open.cause)

@@ -36,11 +36,14 @@ class Rules:
         return True
 
     def value(self, job: JobRecord, group: GroupRecord) -> int:
-        """Place of a training group inside its class; smaller runs first, below `kv.ranks.VALUE_SPAN`."""
+        """Place of a training group inside its class; smaller runs first, below `kv.ranks.VALUE_SPAN`.
+
+        Asked again when a member of the group ended a turn, a try or itself, or its class changed.
+        """
         return group.ordinal
 
     def complete_key(self, job: JobRecord, group: GroupRecord) -> tuple[float, int]:
-        """Order in which complete groups take positions."""
+        """Order in which complete groups take positions; asked once, when the group completes."""
         return (float(group.completed_as), group.ordinal)
 
     def may_take(self, job: JobRecord, group: GroupRecord) -> bool:

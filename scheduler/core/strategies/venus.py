@@ -3,16 +3,31 @@
 `scheduling.md` sections 2 to 6; every mechanism has a switch (`domain.plan.Mechanism`).
 """
 
+from typing import Final
+
+from domain.plan import Mechanism, Scheduling
 from scheduler.core import migration, order
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.state import Pass
 from scheduler.core.strategies.rules import Rules
+
+PRESSURE_STOP: Final = 2.0
+"""Contexts in flight over the device tiers above which no further group starts: what waits is then as
+much as what runs, and a later start samples with newer weights."""
+
+LOOK_AGAIN_S: Final = 1.0
+"""Between looks at all engines for room, while none has any: each look costs as many engines as there are."""
 
 
 class Venus(Rules):
     """Everything of `scheduling.md`."""
 
     uses_classes = True
+
+    def __init__(self, scheduling: Scheduling) -> None:
+        super().__init__(scheduling)
+        self._full_until = 0.0
+        """No engine had room for a move; until then none is looked for."""
 
     def value(self, job: JobRecord, group: GroupRecord) -> int:
         """By the job's order."""
@@ -21,6 +36,15 @@ class Venus(Rules):
     def complete_key(self, job: JobRecord, group: GroupRecord) -> tuple[float, int]:
         """By the job's order."""
         return order.order_key(job)(group)
+
+    def may_open(self, run: Pass, job: JobRecord) -> bool:
+        """While the contexts in flight are not too far above what the engines hold."""
+        if not self.scheduling.has(Mechanism.ADMISSION):
+            return True
+        engines = run.state.engines_of(job)
+        held = sum(engine.kv_held for engine in engines)
+        capacity = sum(engine.kv_tokens for engine in engines)
+        return not capacity or held <= PRESSURE_STOP * capacity
 
     def choose_engine(
         self,
@@ -40,4 +64,7 @@ class Venus(Rules):
 
     def on_gap(self, run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:
         """A gap is when a rollout may move."""
-        migration.consider(run, job, group, rollout)
+        if run.now < self._full_until:
+            return
+        if migration.consider(run, job, group, rollout) is migration.Move.NO_ROOM:
+            self._full_until = run.now + LOOK_AGAIN_S

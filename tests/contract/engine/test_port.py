@@ -88,9 +88,11 @@ async def test_waiting_turns_start_in_order_of_rank(make: Make) -> None:
 
     tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3.0), ("b", 1.0), ("c", 2.0)]]
     await eventually(lambda: engine.stats().waiting == 3)
+    assert sorted(engine.waiting()) == ["ro_a", "ro_b", "ro_c"]
     await engine.resume()
     await asyncio.gather(*tasks)
     assert order == ["b", "c", "a"]
+    assert engine.waiting() == ()
 
 
 async def test_a_new_rank_reaches_a_waiting_turn(make: Make) -> None:

@@ -327,6 +327,25 @@ def test_the_progress_of_an_ended_job_has_nothing_that_runs(world: World, ready:
     assert (ended["staleness"], ended["checkpoint_step"]) == ({}, 40)
 
 
+def test_a_waiting_job_says_when_it_will_start_and_a_running_one_no_more(
+    world: World, ready: Tenant
+) -> None:
+    job = ready.job()
+    start, why = "2030-01-02T03:04:05+00:00", "no step of job_x has been measured yet"
+    path = f"/v1/jobs/{job['id']}"
+    found = []
+    with ready.http() as http:
+        for state, said in (
+            ("queued", {"predicted_start": start, "predicted_start_reason": None}),
+            ("queued", {"predicted_start": None, "predicted_start_reason": why}),
+            ("running", {"predicted_start": start, "predicted_start_reason": None}),
+        ):
+            world.change(t.job, job["id"], state=state, progress=said)
+            body = http.get(path).json()
+            found.append((body["predicted_start"], body["predicted_start_reason"]))
+    assert found == [("2030-01-02T03:04:05Z", None), (None, why), (None, None)]
+
+
 def test_a_failed_job_says_why(ready: Tenant) -> None:
     job = ready.ended("failed")
     with ready.http() as http:

@@ -8,7 +8,7 @@ from domain.events import HostJoined, TurnFinished
 from domain.ids import HostId, RolloutId
 from domain.states import HostKind
 from domain.wire import HostSnapshot, Ranks
-from infra.link import LeaderAddress, LeaderLink
+from infra.link import LeaderAddress, LeaderLink, changes
 from infra.proofs import key_sha
 from scheduler.hosts import Connected, Hosts
 from stores.system.leadership import Term
@@ -37,7 +37,10 @@ class Twin:
 
 @asynccontextmanager
 async def linked(
-    twin: Twin, on_frame: Callable[[object], None] = print, key: bytes = b"leader key"
+    twin: Twin,
+    on_frame: Callable[[object], None] = print,
+    key: bytes = b"leader key",
+    phases: dict[RolloutId, str] | None = None,
 ) -> AsyncIterator[LeaderLink]:
     address = await twin.hosts.open()
     twin.hosts.lead(twin.term)
@@ -52,6 +55,7 @@ async def linked(
         find_leader=find_leader,
         snapshot=lambda: HostSnapshot(HOST, 3, HostKind.ENGINE, None, 8),
         on_frame=on_frame,
+        phases=lambda: dict(phases or {}),
     )
     running = [asyncio.create_task(link.run()), asyncio.create_task(twin.hosts.beat())]
     try:
@@ -106,3 +110,43 @@ async def test_frame_for_another_epoch_is_not_sent() -> None:
     async with linked(twin):
         await eventually(lambda: twin.joined, 5.0)
         assert not twin.hosts.send(HOST, 2, Ranks(()))
+
+
+async def test_a_leader_hears_what_rollouts_do_and_when_they_leave() -> None:
+    one, other = RolloutId("ro_x_1_0"), RolloutId("ro_x_1_1")
+    twin, phases = Twin(), {one: "running", other: "in_tool"}
+
+    def heard() -> dict[RolloutId, str]:
+        peer = twin.hosts.connected.get(HOST)
+        return {} if peer is None else {r: phase for r, (phase, _) in peer.phases.items()}
+
+    async with linked(twin, phases=phases):
+        await eventually(lambda: heard() == phases, 5.0)
+        del phases[one]
+        phases[other] = "running"
+        await eventually(lambda: heard() == {other: "running"}, 5.0)
+
+
+def test_only_changes_are_told() -> None:
+    one, other, third = RolloutId("ro_1"), RolloutId("ro_2"), RolloutId("ro_3")
+    told = {one: "running", other: "in_tool"}
+    assert changes(told, {one: "running", third: "saving"}) == {other: "", third: "saving"}
+    assert changes(told, told) == {}
+
+
+async def test_host_that_served_a_newer_term_obeys_no_older_leader() -> None:
+    twin, looks = Twin(term=5), 0
+    async with linked(twin) as link:
+        await eventually(lambda: twin.joined, 5.0)
+        address = LeaderAddress(4, "nowhere:1", b"leader key")
+
+        async def find_leader() -> LeaderAddress:
+            nonlocal looks
+            looks += 1
+            return address
+
+        link._find_leader = find_leader
+        before = link.dials
+        await twin.hosts.connected[HOST].channel.close()
+        await eventually(lambda: looks >= 2, 5.0)
+        assert link.dials == before

@@ -174,6 +174,11 @@ class EmbeddedEngine:
             busy_s=counters.busy_s,
         )
 
+    def waiting(self) -> tuple[RolloutId, ...]:
+        """Rollouts whose turn was accepted and has no slot yet."""
+        # Copied in one go: the engine's thread changes the queue meanwhile.
+        return tuple(one.request.rollout_id for one in list(self._core.waiting.values()))
+
     async def generate(self, request: GenRequest) -> GenResult:
         """Generate one turn and return it whole; cancelling the call aborts the request."""
         loop = asyncio.get_running_loop()

@@ -163,6 +163,10 @@ class ScriptedEngine:
             busy_s=0.0,
         )
 
+    def waiting(self) -> tuple[RolloutId, ...]:
+        """Rollouts whose turn was accepted and has no slot yet."""
+        return tuple(c.request.rollout_id for c in self._open.values() if c.task is None)
+
     async def generate(self, request: GenRequest) -> GenResult:
         """Replay the next answer of this rollout."""
         call = self._accept(request)

@@ -50,6 +50,7 @@ async def test_a_full_batch_is_committed_with_order_metrics_and_fates(world: Wor
     metrics = {m.name: m.value for m in await world.rows(t.metric)}
     assert metrics["rollouts"] == 12
     assert metrics["diverged"] == 0
+    assert 0.0 < metrics["update_s"] <= metrics["trainer_busy_s"]
     assert {m.step for m in await world.rows(t.metric)} == {1}
     fates = {r.id: r.disposition for r in await world.rows(t.rollout, group_id=groups[0])}
     assert sorted(fates.values()) == (

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def too_many_gangs(bench: Bench) -> None:
     bench.core.state.pool = plan_pool(bench, trainers=0)
 
 
-def plan_pool(bench: Bench, **changes: int) -> Pool:
+def plan_pool(bench: Bench, **changes: Any) -> Pool:
     return replace(bench.core.state.pool, **changes)
 
 

@@ -8,7 +8,8 @@ from domain.commands import DropGroup, NoteJob
 from domain.ids import node_host_id
 from domain.plan import EvaluationPlan, OnNoSignal
 from domain.states import DropReason
-from scheduler.core import watchdog
+from scheduler.core import roster, watchdog
+from scheduler.core.holdings import let_go
 from tests.simulation.plans import plan, pool
 from tests.unit.scheduler.core.bench import Bench, engine_id, trainer_id
 
@@ -93,10 +94,11 @@ def test_engines_that_lag_are_named_as_weights() -> None:
 
 def test_rollouts_without_a_fitting_engine_are_named_as_weights() -> None:
     bench = Bench.running(plan(watchdog_s=10.0, evaluation=EvaluationPlan(1, 1, None)))
-    bench.job().groups.clear()
-    bench.job().sandboxes = 0
-    bench.core.state.hosts[node_host_id(0)].load = 0
-    bench.job().wanting.clear()
+    state, job = bench.core.state, bench.job()
+    for group in list(job.groups.values()):
+        for rollout in group.rollouts:
+            let_go(state, job, group, rollout)
+        roster.remove(state, job, group)
     run_detail = stall(bench)
     assert run_detail["resource"] in ("pacing", "sandbox_fork")
 

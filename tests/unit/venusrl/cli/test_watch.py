@@ -120,6 +120,12 @@ def test_a_queued_job_says_its_position_and_why() -> None:
     assert line_of(snapshot).endswith("queue position 2, no free trainer")
 
 
+def test_a_queued_job_says_when_it_will_start_if_that_is_known() -> None:
+    body = {**QUEUED, "predicted_start": "2030-01-02T03:04:05+00:00"}
+    snapshot = Snapshot(Job.model_validate(job_json("queued")), Progress.model_validate(body), ())
+    assert line_of(snapshot).endswith("no free trainer, starts about 2030-01-02 03:04 UTC")
+
+
 def test_an_evaluation_shows_how_far_it_is() -> None:
     running = {**PROGRESS, "evaluation": {"step": 0, "opened": 200, "unfinished": 50, "tasks": 256}}
     snapshot = Snapshot(

@@ -31,7 +31,8 @@ BY_NAME = frozenset(
 )
 """Verbs whose `name` stands in the address."""
 
-FILLERS: dict[str, Any] = {"number": 1, "prompt": "p", "states": ("paused",), "file": "/dev/null",
+FILLERS: dict[str, Any] = {"job_id": "job_1", "rollout_id": "ro_1",
+                           "number": 1, "prompt": "p", "states": ("paused",), "file": "/dev/null",
                            "folder": "/tmp", "timeout_s": 1.0}  # fmt: skip
 
 BODIES = frozenset({("keys", "create"), ("models", "from_checkpoint")})

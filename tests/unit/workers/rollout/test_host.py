@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from domain.engine import Finish
+from domain.engine import Finish, PauseMode
 from domain.events import HeldRollout, RolloutClosed, TryFailed, TurnFinished
 from domain.ids import HostId, OrganizationId, RolloutId, rollout_id
 from domain.policy import PolicyRef
@@ -32,7 +32,7 @@ from workers.rollout.agent_client import NodeAgent
 from workers.rollout.episode import Ending, Episode
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import EnvironmentSpec, JobSpec, ModelSpec
-from workers.rollout.measures import Used
+from workers.rollout.measures import Synced, Used
 from workers.rollout.outcomes import EngineFault, Superseded
 from workers.rollout.scripted.engine import ScriptedEngine
 from workers.rollout.scripted.script import ScriptedAnswer
@@ -106,6 +106,11 @@ async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | s
     engine = scripted(*answers, clock=clock)
     closer, agents, sent = CloserTwin(), Agents(), list[object]()
     measured: list[Used] = []
+
+    def note(one: Used | Synced) -> None:
+        if isinstance(one, Used):
+            measured.append(one)
+
     closer.gate.set()
     ports = HostPorts(
         engine=engine,
@@ -116,7 +121,7 @@ async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | s
         clock=clock,
         emit=sent.append,
         set_mode=lambda mode: None,
-        measured=measured.append,
+        measured=note,
     )
     identity = HostIdentity(HOST, 2, ATTEMPT, OrganizationId("org_1"))
     host = RolloutHost(identity, SPEC, ports, SyncPlan(folder / "scratch", 5.0))
@@ -331,3 +336,36 @@ async def test_figures_name_slots_versions_and_tokens_per_second(desk: Desk) -> 
     assert figures["policy_version"] == 3.0
     assert figures["held"] == 0.0
     assert all(isinstance(value, float) for value in figures.values())
+
+
+async def test_phases_say_what_each_rollout_does(tmp_path: Path, clock: ManualClock) -> None:
+    desk = await desk_of(tmp_path, clock, "c1+1;", SLOW)
+    desk.closer.gate.clear()
+    await desk.engine.pause(PauseMode.KEEP)
+    desk.host.on_frame(place())
+    assert desk.host.phases() == {ROLLOUT: "attaching"}
+    await eventually(lambda: desk.engine.stats().waiting == 1)
+    assert desk.host.phases() == {ROLLOUT: "waits_for_weights"}
+    await desk.engine.resume()
+    desk.host.on_frame(place(rollout_id=rollout_id(GROUP, 1)))
+    await eventually(lambda: desk.engine.stats().active == 2)
+    assert set(desk.host.phases().values()) == {"running"}
+    clock.advance(10.0)
+    await eventually(lambda: set(desk.host.phases().values()) == {"saving"})
+    desk.closer.gate.set()
+    await eventually(lambda: desk.host.phases() == {})
+    await desk.host.close()
+
+
+@pytest.mark.parametrize(
+    ("active", "paused", "reason"),
+    [(8, False, "waits_for_slot"), (3, False, "waits_for_kv"), (3, True, "waits_for_weights")],
+)
+async def test_a_turn_without_a_slot_says_what_the_engine_lacks(
+    desk: Desk, active: int, paused: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await started(desk, place())
+    stats = replace(desk.engine.stats(), slots=8, active=active, paused=paused)
+    monkeypatch.setattr(desk.engine, "stats", lambda: stats)
+    monkeypatch.setattr(desk.engine, "waiting", lambda: (ROLLOUT,))
+    assert desk.host.phases() == {ROLLOUT: reason}

@@ -38,6 +38,7 @@ class Bench:
     has_other_pins: Callable[[int], bool] = lambda version: False
     sent: list[object] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
+    synced: list[tuple[int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Build the parts that belong together."""
@@ -55,6 +56,7 @@ class Bench:
             emit=self.sent.append,
             has_other_pins=lambda version: self.has_other_pins(version),
             set_mode=self.modes.append,
+            synced=lambda version, seconds: self.synced.append((version, seconds)),
         )
 
     async def publish(self, version: int, *, epoch: int = 1, size: int = 600_000) -> PolicyRef:
@@ -163,6 +165,7 @@ async def test_orders_are_answered_and_the_mode_tells_the_keeper(bench: Bench) -
     await eventually(lambda: bench.sent)
     assert bench.sent == [EngineSynced(HOST, 1, 4)]
     assert bench.modes == ["sync", "decode"]
+    assert [version for version, _ in bench.synced] == [4]
     serving.cancel()
 
 
@@ -176,6 +179,7 @@ async def test_a_failed_order_says_why(bench: Bench) -> None:
     assert isinstance(failed, EngineSyncFailed)
     assert failed.version == 4
     assert "unreadable" in failed.cause
+    assert bench.synced == []
     serving.cancel()
 
 

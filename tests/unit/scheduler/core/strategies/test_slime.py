@@ -133,3 +133,12 @@ def test_async_trains_the_same_group_late() -> None:
     bench.grade(bench.group(0), version=0)
     late = [c for c in bench.found(AssignGroup, bench.commands) if c.group_id == gid(0)]
     assert [command.staleness for command in late] == [3]
+
+
+def test_the_watchdog_gives_up_no_group_of_a_strategy_that_waits_for_none() -> None:
+    """A promoted group of `venus` ends a wait by its drop; here whatever finishes fills the batch."""
+    bench = stand(job_of(StrategyName.SLIME_BOUNDED, max_staleness=0))
+    for rollout in bench.group(0).rollouts:
+        bench.ready(rollout)
+    bench.tick(bench.job().plan.watchdog_s * 2)
+    assert bench.found(DropGroup, bench.commands) == []

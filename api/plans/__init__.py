@@ -1,0 +1,1 @@
+"""Plans: forecasts of specs, and of recorded jobs under other settings."""

@@ -1,0 +1,141 @@
+"""Recorded jobs as inputs of a plan: groups drawn with replacement, costs fitted to each draw."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from simulation.fitting import Row
+from simulation.plan import Course, Draw, PlannedGroup
+from simulation.rates import Crowds, Rates, Waits
+from simulation.recorded import (
+    NotEnoughRecorded,
+    RecordedGroup,
+    RecordedJob,
+    crowds_of,
+    engine_rows,
+    fit_engine,
+    fit_trainer,
+    sync_s_of,
+    waits_of,
+)
+from simulation.workload.workload import chance_of
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnGroups:
+    """Groups of one replica, by ordinal; the same ordinal is the same group."""
+
+    groups: Sequence[RecordedGroup]
+    waits: Mapping[tuple[int, int], Waits]
+    size: int
+    seed: int
+
+    def group(self, ordinal: int) -> PlannedGroup:
+        """A recorded group. Where it has fewer members than asked for, some occur again.
+
+        Whether its rewards are all equal is judged of the members drawn, so that a larger group is
+        flat less often.
+        """
+        chance = chance_of(self.seed, ordinal, "recorded group")
+        source = self.groups[chance.randrange(len(self.groups))]
+        places = _places(len(source.rollouts), self.size, chance)
+        members = [source.rollouts[place] for place in places]
+        rewards = [one.reward for one in members if one.reward is not None]
+        return PlannedGroup(
+            members=tuple(one.trajectory() for one in members),
+            waits=tuple(self.waits[source.ordinal, place] for place in places),
+            grade_s=max(source.graded_s - source.closed_s, 0.0),
+            is_flat=bool(rewards) and min(rewards) == max(rewards),
+        )
+
+
+def _places(count: int, size: int, chance: Random) -> Sequence[int]:
+    """Members of a recorded group that a drawn one has, by their places in it."""
+    if size <= count:
+        return chance.sample(range(count), size)
+    return [*range(count), *(chance.randrange(count) for _ in range(size - count))]
+
+
+@dataclass(slots=True)
+class RecordedInputs:
+    """`Inputs` from a recorded job. Rows of the engine's fit are made once and drawn with the groups."""
+
+    job: RecordedJob
+    slots: int | None = None
+    """Other engine slots than the recorded ones."""
+    _rows: dict[int, list[Row]] = field(init=False, repr=False)
+    _groups: list[RecordedGroup] = field(init=False, repr=False)
+    _waits: dict[tuple[int, int], Waits] = field(init=False, repr=False)
+    _crowds: Crowds = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises NotEnoughRecorded."""
+        self.job.check()
+        self._groups = [group for group in self.job.groups if _is_whole(group)]
+        if not self._groups:
+            raise NotEnoughRecorded("no group has the turns of all its rollouts")
+        self._rows = engine_rows(self._groups)
+        self._waits = waits_of(self.job)
+        self._crowds = crowds_of(self.job, self._waits)
+
+    def draw(self, chance: Random, group_size: int) -> Draw:
+        """One bootstrap sample of groups and of steps."""
+        groups = [self._groups[chance.randrange(len(self._groups))] for _ in self._groups]
+        steps = [self.job.steps[chance.randrange(len(self.job.steps))] for _ in self.job.steps]
+        rows = [row for group in groups for row in self._rows[group.ordinal]]
+        fitted = fit_engine(rows, self.slots or self.job.slots, self.job.kv_tokens)
+        trainer = fit_trainer(steps, self.job.groups_per_batch)
+        rates = Rates(fitted.rates, trainer, sync_s_of(self.job), self._crowds)
+        drawn = DrawnGroups(groups, self._waits, group_size, chance.getrandbits(32))
+        return Draw(rates, drawn)
+
+
+def _is_whole(group: RecordedGroup) -> bool:
+    return bool(group.rollouts) and all(one.turns for one in group.rollouts)
+
+
+def course_of(job: RecordedJob) -> Course:
+    """What the recorded job really did, in the measures of a simulated one."""
+    rollouts = [(group, one) for group in job.groups for one in group.rollouts]
+    began_s = min(group.opened_s for group in job.groups)
+    return Course(
+        began_s=began_s,
+        commits_s=tuple(step.committed_s for step in job.steps),
+        staleness=tuple(lag for step in job.steps for lag in step.staleness),
+        engines=job.engines,
+        generate_s=sum(one.generate_s for _, one in rollouts),
+        busy_s=_busy_s(job),
+        sandbox_s=sum(one.ended_s - group.opened_s for group, one in rollouts),
+        sandboxes_peak=_peak([(group.opened_s, one.ended_s) for group, one in rollouts]),
+    )
+
+
+def _busy_s(job: RecordedJob) -> float:
+    """Engine-seconds with a generation: the union of each host's, as far as they can be placed."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for group in job.groups:
+        for one in group.rollouts:
+            now = one.placed_s
+            for turn in one.turns:
+                start = now + one.overhead_s
+                now = start + turn.generate_s
+                spans.setdefault(one.host, []).append((start, now))
+                now += turn.tool_s
+    return sum(_union(sorted(host)) for host in spans.values())
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> float:
+    covered, until = 0.0, float("-inf")
+    for start, end in spans:
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered
+
+
+def _peak(spans: Sequence[tuple[float, float]]) -> int:
+    moments = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    held = peak = 0
+    for _, change in moments:
+        held += change
+        peak = max(peak, held)
+    return peak

@@ -1,0 +1,1 @@
+"""Replay of recorded event logs: `python -m simulation.replay LOG`."""

@@ -1,0 +1,205 @@
+"""Plans over the API: asked, bounded, refused with a reason, answered by the chore."""
+
+from typing import Any
+
+import pytest
+
+from api.plans import limits
+from stores import tables as t
+from tests.integration.api.chores import do_chores
+from tests.integration.api.ran import ran
+from tests.integration.api.world import SPEC, Tenant, World
+from tests.support.requirements import requires
+from venusrl.client import Conflict, Invalid, NotFound, OperationFailed
+from venusrl.models.plans import PlanResult
+
+pytestmark = [pytest.mark.integration, requires("postgres")]
+
+PROFILE = {
+    name: {"p10": low, "p50": middle, "p90": high}
+    for name, (low, middle, high) in {
+        "turns": (1, 2, 4),
+        "prompt_tokens": (20, 30, 40),
+        "output_tokens": (5, 10, 20),
+        "observation_tokens": (5, 10, 20),
+        "tool_s": (0.1, 0.2, 0.5),
+    }.items()
+}
+
+SMALL = {**SPEC, "rollout": {"group_size": 2, "groups_per_batch": 2}, "stop": {"max_steps": 3}}
+
+
+def answered(tenant: Tenant, **asked: Any) -> PlanResult:
+    """A plan's answer, its chore done here."""
+    with tenant.http() as http:
+        created = http.post("/v1/plans", json={"replicas": 4, **asked})
+        assert created.status_code == 202, created.text
+        assert do_chores(tenant.world, "plan") == 1
+        plan = http.get(f"/v1/plans/{created.json()['id']}").json()
+    assert plan["state"] == "done", plan
+    return PlanResult.model_validate(plan["result"])
+
+
+def sources(result: PlanResult) -> dict[str, str]:
+    """Where each input came from."""
+    return {one.input: one.source for one in result.assumptions}
+
+
+def test_a_spec_without_history_is_planned_from_a_profile_and_says_what_it_assumes(
+    tenant: Tenant,
+) -> None:
+    tenant.environment()
+    result = answered(tenant, spec=SMALL, profile=PROFILE, pool={"engines": 2})
+    assert result.forecast is not None
+    step = result.forecast.figures["step_s"]
+    assert 0.0 < step.low <= step.median <= step.high
+    assert result.forecast.engines == 2
+    assert sources(result) == {
+        "engine": "table", "rollouts": "profile", "engines": "chosen", "evaluation": "ignored"
+    }  # fmt: skip
+    assert sum(share.median for share in result.forecast.staleness) == pytest.approx(1, abs=0.3)
+
+
+def test_an_unknown_environment_is_planned_from_its_limits_and_widely(tenant: Tenant) -> None:
+    tenant.environment()
+    result = answered(tenant, spec=SMALL)
+    assert sources(result)["rollouts"] == "limits"
+    assert result.model_error > 0.2
+
+
+def test_a_spec_is_planned_from_the_project_s_own_earlier_rollouts(tenant: Tenant) -> None:
+    job = ran(tenant)
+    result = answered(tenant, spec=SMALL)
+    by_input = {one.input: one for one in result.assumptions}
+    assert by_input["rollouts"].source == "recorded"
+    assert job["id"] in by_input["rollouts"].detail
+    assert by_input["engine"].source == "recorded"
+
+
+def test_another_project_s_rollouts_are_not_learned_from(tenant: Tenant, world: World) -> None:
+    ran(tenant)
+    stranger = world.tenant("stranger")
+    stranger.environment()
+    assert sources(answered(stranger, spec=SMALL))["rollouts"] == "limits"
+
+
+def test_a_what_if_shows_its_own_error_on_the_unchanged_settings(tenant: Tenant) -> None:
+    result = answered(tenant, job=ran(tenant)["id"])
+    assert result.changed is None
+    assert result.recorded is not None
+    assert result.unchanged is not None
+    # Two groups of four seconds one after the other, and the update.
+    assert result.recorded.figures["step_s"] == pytest.approx(9.0)
+    planned = result.unchanged.figures["step_s"].median
+    assert result.error["step_s"] == pytest.approx(planned / 9.0 - 1.0)
+    # The simulated job runs both groups of a step at once: it is faster than what was made up.
+    assert 3.0 < planned < 9.0
+    assert result.bias == pytest.approx(9.0 / planned)
+
+
+def test_a_what_if_forecasts_the_changed_settings_scaled_by_what_it_missed(
+    tenant: Tenant,
+) -> None:
+    job = ran(tenant)
+    larger = {"rollout": {"groups_per_batch": 4}, "scheduling": {"async_ratio": 1.0}}
+    result = answered(tenant, job=job["id"], changes=larger, pool={"engines": 2, "sandboxes": 5})
+    assert result.changed is not None
+    assert result.unchanged is not None
+    assert result.changed.engines == 2
+    # Four sandboxes for agents hold half of the batch at a time.
+    both = (result.changed.figures["step_s"].median, result.unchanged.figures["step_s"].median)
+    assert both[0] > 1.2 * both[1]
+    assert sources(result)["sandboxes"] == "chosen"
+
+
+def test_the_same_question_has_the_same_answer(tenant: Tenant) -> None:
+    job = ran(tenant)["id"]
+    one, again = (answered(tenant, job=job, seed=3) for _ in range(2))
+    assert one == again
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "reason"),
+    [
+        ({"model": {"base": "other"}}, "/changes/model/base", "another model"),
+        ({"rollout": {"sampling": {"temperature": 0.5}}},
+         "/changes/rollout/sampling/temperature", "other sampling"),
+        ({"optimizer": {"lr": 0.1}}, "/changes/optimizer/lr", "what is learned"),
+        ({"labels": {"a": "b"}}, "/changes/labels/a", "no effect"),
+        ({"scheduling": {"max_staleness": -1}}, "/changes/scheduling/max_staleness", "greater"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_modelled_is_refused_with_the_reason(
+    tenant: Tenant, changes: dict[str, Any], pointer: str, reason: str
+) -> None:
+    job = ran(tenant, 1)
+    with tenant.sdk() as client, pytest.raises(Invalid) as refused:
+        client.plans.whatif(job["id"], changes)
+    (finding,) = refused.value.errors
+    assert finding.pointer == pointer
+    assert reason in finding.message
+
+
+def test_a_plan_that_is_too_large_is_refused_with_the_limit(tenant: Tenant) -> None:
+    tenant.environment()
+    large = {**SPEC, "rollout": {"group_size": 64, "groups_per_batch": 256}}
+    with tenant.sdk() as client, pytest.raises(Invalid) as refused:
+        client.plans.create(large)
+    (finding,) = refused.value.errors
+    assert finding.code == "plan_too_large"
+    assert str(limits.ROLLOUTS_MAX) in finding.message
+
+
+def test_a_job_without_a_step_is_nothing_to_learn_from(tenant: Tenant) -> None:
+    job = tenant.job()
+    with tenant.sdk() as client, pytest.raises(Conflict) as refused:
+        client.plans.whatif(job["id"])
+    assert refused.value.code == "nothing_recorded"
+
+
+def test_a_job_whose_trajectories_are_gone_fails_with_what_is_missing(tenant: Tenant) -> None:
+    job = ran(tenant, 1)
+    for row in tenant.world.rows(t.rollout):
+        tenant.world.change(t.rollout, row.id, trajectory_uri="jobs/gone")
+    with tenant.sdk() as client:
+        plan = client.plans.whatif(job["id"])
+        do_chores(tenant.world, "plan")
+        with pytest.raises(OperationFailed) as failed:
+            client.plans.wait(plan)
+    assert failed.value.code == "nothing_recorded"
+
+
+def test_an_invalid_spec_has_its_findings_below_spec(tenant: Tenant) -> None:
+    with tenant.sdk() as client, pytest.raises(Invalid) as refused:
+        client.plans.create({**SPEC, "environments": [{"ref": "nothing"}]})
+    assert {one.pointer for one in refused.value.errors} == {"/spec/environments/0/ref"}
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"spec": SPEC, "job": "job_1"}, {"spec": SPEC, "changes": {"a": 1}}]
+)
+def test_a_plan_asks_one_question(tenant: Tenant, body: dict[str, Any]) -> None:
+    with tenant.http() as http:
+        assert http.post("/v1/plans", json=body).status_code == 422
+
+
+def test_a_retried_request_makes_one_plan(tenant: Tenant) -> None:
+    tenant.environment()
+    with tenant.http(**{"Idempotency-Key": "k"}) as http:
+        one, again = (http.post("/v1/plans", json={"spec": SMALL}).json() for _ in range(2))
+    assert one["id"] == again["id"]
+    assert sum(row.kind == "plan" for row in tenant.world.rows(t.operation)) == 1
+
+
+def test_a_plan_is_its_project_s_own_and_no_other_operation_is_a_plan(
+    tenant: Tenant, world: World
+) -> None:
+    tenant.job()
+    (prepare,) = world.rows(t.operation)
+    with tenant.sdk() as client:
+        plan = client.plans.create(SMALL)
+        assert client.operations.get(plan.id).kind == "plan"
+        with pytest.raises(NotFound):
+            client.plans.get(prepare.id)
+    with world.tenant("stranger").sdk() as client, pytest.raises(NotFound):
+        client.plans.get(plan.id)

@@ -1,0 +1,1 @@
+"""Named mistakes, each of which a named test must find."""

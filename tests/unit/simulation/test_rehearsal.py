@@ -1,0 +1,136 @@
+"""The core in virtual time with a plan's delays, sandboxes and flat groups."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from domain.plan import JobPlan, Scheduling, StrategyName
+from scheduler.core.strategies.venus import Venus
+from simulation import rehearsal
+from simulation.plan import CannotModel, Course, Draw, PlannedGroup, PlanPool, PlanTooLarge
+from simulation.rates import Crowd, Crowds, EngineRates, Rates, TrainerRates, Waits
+from simulation.rehearsal import rehearse
+from simulation.workload.trajectory import Tool, Trajectory, Turn
+from tests.simulation.plans import plan
+
+ONE = Trajectory((Turn(10, 20, Tool.OTHER, 3.0), Turn(5, 10, None, 0.0)))
+"""30 decode steps and a tool of 3 s."""
+
+RATES = Rates(
+    EngineRates(step_s=0.1, kv_token_s=0.0, prefill_token_s=0.0, slots=8, kv_tokens=10_000),
+    TrainerRates(token_s=0.01, update_s=2.0),
+    sync_s=0.0,
+)
+
+NO_WAITS = Waits(place_s=0.0, turn_s=0.0, close_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Every group is the same; every n-th one is flat."""
+
+    flat_every: int = 0
+    waits: Waits = NO_WAITS
+    grade_s: float = 0.0
+
+    def group(self, ordinal: int) -> PlannedGroup:
+        """Two rollouts that are alike."""
+        is_flat = self.flat_every > 0 and ordinal % self.flat_every == 0
+        return PlannedGroup((ONE, ONE), (self.waits, self.waits), self.grade_s, is_flat)
+
+
+def small(**changes: object) -> JobPlan:
+    """One group of two a step, synchronous, two steps."""
+    base = plan(groups_per_batch=1, max_staleness=0, async_ratio=1.0, max_steps=2, engines_max=1)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def run(
+    job: JobPlan, rates: Rates = RATES, groups: Same | None = None, sandboxes: int = 16
+) -> Course:
+    """Rehearse on one engine."""
+    return rehearse(job, PlanPool(1, sandboxes), Draw(rates, groups or Same()))
+
+
+def step_s(course: Course) -> float:
+    """Seconds between the first and the second commit."""
+    return course.commits_s[1] - course.commits_s[0]
+
+
+# Prefill steps of both turns, 30 decode steps, the tool, 2 x 45 trained tokens, the update.
+PLAIN_S = (2 + 30) * 0.1 + 3.0 + 0.9 + 2.0
+
+
+def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
+    assert step_s(run(small())) == pytest.approx(PLAIN_S, abs=0.3)
+
+
+@pytest.mark.parametrize("wait", ["place_s", "turn_s", "close_s"])
+def test_a_wait_lengthens_a_synchronous_step(wait: str) -> None:
+    longer = run(small(), groups=Same(waits=replace(NO_WAITS, **{wait: 4.0})))
+    assert step_s(longer) - step_s(run(small())) == pytest.approx(4.0, abs=0.2)
+
+
+def test_verdicts_lengthen_a_synchronous_step() -> None:
+    longer = run(small(), groups=Same(grade_s=4.0))
+    assert step_s(longer) - step_s(run(small())) == pytest.approx(4.0, abs=0.2)
+
+
+def test_a_wait_seen_beside_few_is_longer_beside_many() -> None:
+    crowds = Crowds(place=Crowd(base=0.0, slope=1.0))
+    alone = Same(waits=replace(NO_WAITS, place_s=4.0, crowd=1.0))
+    # The second of two members is the second in flight: it waits twice as long.
+    longer = run(small(), replace(RATES, crowds=crowds), alone)
+    assert step_s(longer) - step_s(run(small())) == pytest.approx(8.0, abs=0.2)
+
+
+def test_a_weight_sync_stands_between_two_synchronous_steps() -> None:
+    longer = run(small(), replace(RATES, sync_s=5.0))
+    assert step_s(longer) - step_s(run(small())) == pytest.approx(5.0, abs=0.3)
+
+
+def test_flat_groups_are_dropped_and_refilled() -> None:
+    every_second = run(small(max_steps=4), groups=Same(flat_every=2))
+    plain = run(small(max_steps=4))
+    assert len(every_second.commits_s) == 4
+    assert every_second.commits_s[-1] > 1.5 * plain.commits_s[-1]
+
+
+def test_too_few_sandboxes_slow_a_job_down() -> None:
+    wide = small(groups_per_batch=4, async_ratio=1.0)
+    assert run(wide, sandboxes=3).commits_s[-1] > 1.5 * run(wide, sandboxes=16).commits_s[-1]
+    assert run(wide, sandboxes=3).sandboxes_peak <= 3
+
+
+def test_a_run_counts_generation_engines_and_sandboxes() -> None:
+    course = run(small())
+    # Two sequences at once, 30 steps of 0.1 s each, in each of two steps.
+    assert course.generate_s == pytest.approx(2 * 2 * 3.0, rel=0.2)
+    assert course.busy_s < course.commits_s[-1]
+    assert course.sandbox_s == pytest.approx(2 * 2 * (3.2 + 3.0), rel=0.1)
+    assert course.sandboxes_peak == 2
+
+
+def test_an_asynchronous_job_is_faster_and_staler() -> None:
+    synchronous = run(small(max_steps=6))
+    ahead = run(small(max_steps=6, max_staleness=2, async_ratio=2.0))
+    assert ahead.commits_s[-1] < 0.8 * synchronous.commits_s[-1]
+    assert set(synchronous.staleness) == {0}
+    assert max(ahead.staleness) >= 1
+
+
+def test_a_strategy_that_the_core_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "rules_for", Venus)
+    with pytest.raises(CannotModel, match="aimd"):
+        run(small(scheduling=Scheduling(StrategyName.AIMD)))
+
+
+@pytest.mark.parametrize("name", list(StrategyName))
+def test_every_strategy_of_the_core_can_be_rehearsed(name: StrategyName) -> None:
+    assert len(run(small(scheduling=Scheduling(name))).commits_s) == 2
+
+
+def test_a_run_that_never_ends_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "EVENTS_MAX", 20)
+    with pytest.raises(PlanTooLarge, match="20 events"):
+        run(small(max_steps=50))

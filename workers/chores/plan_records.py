@@ -1,0 +1,122 @@
+"""Reads what a project's job has left, as `simulation.recorded` wants it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import msgspec
+
+from domain.errors import PayloadUnreadable
+from domain.ids import ProjectId
+from domain.trajectory import TurnSpan
+from infra.codec import from_msgpack
+from infra.settings import Settings
+from simulation.recorded import (
+    RecordedGroup,
+    RecordedJob,
+    RecordedRollout,
+    RecordedStep,
+    RecordedTurn,
+    turns_of,
+)
+from stores.system import recorded as store
+from stores.system.recorded import KeptRollout, RecordedOf
+from workers.chores.handling import ChoreFailed, ChoreTools
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """The part of a stored trajectory that a plan reads; tokens are skipped."""
+
+    turns: tuple[TurnSpan, ...]
+
+
+async def read_recorded(
+    tools: ChoreTools, project_id: ProjectId, job_id: str
+) -> tuple[RecordedOf, RecordedJob]:
+    """The job and what is kept of it. Raises ChoreFailed."""
+    async with tools.database.begin() as connection:
+        found = await store.find(connection, project_id, job_id)
+        if found is None:
+            raise ChoreFailed("not_found", f"there is no job {job_id}")
+        kept = await store.rollouts(connection, found.attempt_id)
+        steps = await store.steps(connection, found.attempt_id)
+        syncs = await store.syncs_s(connection, found.attempt_id)
+        engines = await store.engines(connection, found.attempt_id)
+    groups = [
+        await _group(tools, list(members)) for _, members in groupby(kept, lambda one: one.ordinal)
+    ]
+    first_s = min((group.opened_s for group in groups), default=0.0)
+    limits = _limits(tools.settings)
+    job = RecordedJob(
+        groups=tuple(group for group in groups if group.rollouts),
+        steps=tuple(
+            RecordedStep(
+                step=one.step,
+                committed_s=one.committed_s,
+                busy_s=one.busy_s,
+                update_s=one.update_s,
+                trained_tokens=one.trained_tokens,
+                staleness=one.staleness,
+                assigned_s=one.assigned_s,
+            )
+            for one in steps
+            if one.committed_s > first_s
+        ),
+        syncs_s=tuple(syncs),
+        groups_per_batch=int(found.spec["rollout"]["groups_per_batch"]),
+        engines=max(engines, 1),
+        slots=limits[0],
+        kv_tokens=limits[1],
+    )
+    return found, job
+
+
+def _limits(settings: Settings) -> tuple[int, int]:
+    """Slots and KV tokens of an engine of this installation."""
+    limits = settings.limits
+    return limits.engine_slots, limits.kv_pages * limits.kv_page_tokens
+
+
+async def _group(tools: ChoreTools, members: Sequence[KeptRollout]) -> RecordedGroup:
+    first = members[0]
+    rollouts = [await _rollout(tools, one) for one in members]
+    return RecordedGroup(
+        ordinal=first.ordinal,
+        opened_s=first.opened_s,
+        closed_s=first.group_closed_s,
+        graded_s=first.graded_s,
+        rollouts=tuple(one for one in rollouts if one.turns),
+    )
+
+
+async def _rollout(tools: ChoreTools, one: KeptRollout) -> RecordedRollout:
+    """Its turns; a trajectory that cannot be read leaves a rollout without any."""
+    return RecordedRollout(
+        host=one.host_id,
+        placed_s=one.placed_s,
+        ended_s=one.ended_s,
+        turns=await _turns(tools, one),
+        reward=one.reward,
+    )
+
+
+async def _turns(tools: ChoreTools, one: KeptRollout) -> tuple[RecordedTurn, ...]:
+    try:
+        data = await tools.blobs.read(one.trajectory_uri, one.trajectory_sha)
+        spans = from_msgpack(data, _Turns).turns
+    except (PayloadUnreadable, msgspec.ValidationError):
+        return ()
+    known = [
+        {
+            "start": float(span.start),
+            "sampled_end": float(span.sampled_end),
+            "generate_s": span.generate_s,
+            "tool_s": span.tool_s,
+        }
+        for span in spans
+    ]
+    same = [
+        index > 0 and span.segment == spans[index - 1].segment for index, span in enumerate(spans)
+    ]
+    return turns_of(known, same)
