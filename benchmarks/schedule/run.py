@@ -28,7 +28,7 @@ from simulation.world import Outcome, Setup, World
 EXPECTED_TURNS = 46
 """The plan's prior: the median of turns of the recorded base `swe_glm`, what its user would write."""
 
-STANDSTILL_FACTOR = 300.0
+STANDSTILL_FACTOR = 50.0
 """A run that takes so many times its bound stands still: the slowest baseline takes some twelve times."""
 
 
