@@ -185,9 +185,11 @@ def apply(mutant: Mutant) -> Callable[[], int]:
 def apply_from_environment() -> None:
     """Apply the mutant that the process that started this one is about, if any."""
     name, path = os.environ.get(NAME_VARIABLE), os.environ.get(CALLS_VARIABLE)
-    if not name or not path:
+    if not name:
         return
     calls = apply(named(name))
+    if not path:
+        return
 
     def tell() -> None:
         with Path(path).open("a") as file:
