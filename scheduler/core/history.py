@@ -7,6 +7,8 @@ rollouts, with the plan's expected turns as the prior.
 from dataclasses import dataclass, field
 from typing import Final
 
+from domain.events import Remaining
+
 PRIOR_WEIGHT: Final = 8.0
 """Finished rollouts that the prior counts for, so that the first odd rollout does not swing the order."""
 
@@ -64,6 +66,15 @@ class History:
     def add_group(self, duration_s: float) -> None:
         """Learn from a group that completed."""
         self.longest_group_s = max(duration_s, self.longest_group_s * GROUP_FADE)
+
+    def seconds_of(self, remaining: Remaining) -> float:
+        """A learned estimate in the seconds that all estimates of a job are compared in."""
+        return remaining.tokens / TOKENS_PER_SECOND + remaining.tool_s
+
+    def prior_s(self, turns_done: int, expected_turns: int) -> float:
+        """What the plan's prior alone says: the estimate of a job whose predictor is off."""
+        turns_left = max(expected_turns - turns_done, LEAST_TURNS_LEFT)
+        return turns_left * PRIOR_TOKENS_PER_TURN / TOKENS_PER_SECOND
 
     def remaining_s(self, turns_done: int, expected_turns: int) -> float:
         """Estimated seconds of generation and tools until a rollout with these turns ends."""

@@ -60,20 +60,26 @@ _TURN_GRAINS: Final = tuple(_grain_of_turn(turn) for turn in range(1024))
 def eta_s(job: JobRecord, group: GroupRecord) -> float:
     """Estimated seconds to the end of the slowest unfinished member; 0 when only verdicts miss.
 
-    Finished siblings say how many turns to expect, before any the plan's prior does.
+    A learned estimate speaks for its rollout. Of the others the one with the fewest turns is the
+    slowest: finished siblings say how many turns to expect, before any the plan's prior does. With the
+    predictor switched off only the prior speaks.
     """
-    least, ended, count = -1, 0, 0
+    is_predicting = job.plan.scheduling.has(Mechanism.PREDICTOR)
+    least, ended, count, learned_s = -1, 0, 0, 0.0
     for rollout in group.rollouts:
-        if rollout.end is None:
-            if least < 0 or rollout.turn < least:
-                least = rollout.turn
-        elif rollout.turn > 0:
+        if rollout.end is not None:
             ended += rollout.turn
-            count += 1
+            count += rollout.turn > 0
+        elif is_predicting and rollout.remaining is not None:
+            learned_s = max(learned_s, job.history.seconds_of(rollout.remaining))
+        elif least < 0 or rollout.turn < least:
+            least = rollout.turn
     if least < 0:
-        return 0.0
+        return learned_s
+    if not is_predicting:
+        return job.history.prior_s(least, job.plan.expected_turns)
     expected = round(ended / count) if count else job.plan.expected_turns
-    return job.history.remaining_s(least, expected)
+    return max(learned_s, job.history.remaining_s(least, expected))
 
 
 def need(job: JobRecord) -> int:

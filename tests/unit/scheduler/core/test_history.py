@@ -1,6 +1,15 @@
 """Running means and estimates."""
 
-from scheduler.core.history import GROUP_FADE, LEAST_TURNS_LEFT, MEMORY, History, Mean
+from domain.events import Remaining
+from scheduler.core.history import (
+    GROUP_FADE,
+    LEAST_TURNS_LEFT,
+    MEMORY,
+    PRIOR_TOKENS_PER_TURN,
+    TOKENS_PER_SECOND,
+    History,
+    Mean,
+)
 
 
 def test_a_mean_of_few_values_is_exact_and_leans_on_its_prior() -> None:
@@ -41,3 +50,15 @@ def test_the_longest_group_fades() -> None:
     history.add_group(10.0)
     history.add_group(1.0)
     assert history.longest_group_s == 10.0 * GROUP_FADE
+
+
+def test_a_learned_estimate_is_compared_in_the_same_seconds() -> None:
+    history = History()
+    assert history.seconds_of(Remaining(100.0, 300.0, 7.0, 3.0)) == 100.0 / TOKENS_PER_SECOND + 7.0
+
+
+def test_without_a_predictor_only_the_prior_speaks() -> None:
+    history = History()
+    history.add_rollout(40, 4_000, 90.0)
+    assert history.prior_s(1, 4) == History().prior_s(1, 4)
+    assert history.prior_s(9, 4) == LEAST_TURNS_LEFT * PRIOR_TOKENS_PER_TURN / TOKENS_PER_SECOND

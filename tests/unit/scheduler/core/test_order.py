@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from domain.commands import SetRanks
-from domain.plan import EvaluationPlan, Order
+from domain.events import Remaining, TurnFinished
+from domain.plan import EvaluationPlan, Mechanism, Order, Scheduling
 from kv.ranks import RankClass
 from scheduler.core import order
 from tests.simulation.plans import plan
@@ -51,6 +52,28 @@ def test_finished_siblings_outweigh_the_plan_in_an_estimate() -> None:
     before = order.eta_s(bench.job(), bench.group(0))
     bench.close(bench.rollout(0, 0), turns=9)
     assert order.eta_s(bench.job(), bench.group(0)) > 2 * before
+
+
+def test_a_learned_estimate_orders_its_group() -> None:
+    bench = running(Order.NEAREST, expected_turns=5)
+    for index in (0, 1):
+        rollout = bench.rollout(2, index)
+        left = Remaining(tokens=1.0, tokens_q90=2.0, tool_s=0.0, turns=1.0)
+        bench.feed(
+            TurnFinished(
+                rollout.rollout_id, rollout.try_, rollout.hop, 1, 10, 10, 0, 0.0, remaining=left
+            )
+        )
+    assert ordinals(bench)[0] == 2
+
+
+def test_with_the_predictor_off_a_learned_estimate_says_nothing() -> None:
+    off = Scheduling(off=(Mechanism.PREDICTOR,))
+    bench = running(Order.NEAREST, expected_turns=5, scheduling=off)
+    before = order.eta_s(bench.job(), bench.group(2))
+    bench.group(2).rollouts[0].remaining = Remaining(9_000.0, 9_900.0, 60.0, 50.0)
+    bench.close(bench.rollout(1, 0), turns=9)
+    assert order.eta_s(bench.job(), bench.group(2)) == before
 
 
 def test_the_critical_set_is_what_the_next_batch_still_needs() -> None:
