@@ -38,7 +38,7 @@ LEAST: Final = {
     "ReleaseGang": 80, "OpenGroup": 600, "ForkSandboxes": 700, "PlaceRollout": 1_200, "SetRanks": 400,
     "SyncEngine": 300, "GradeGroup": 600, "AssignGroup": 250, "CloseStep": 150, "EndTry": 120,
     "CloseRollout": 50, "DropGroup": 80, "WriteCheckpoint": 90, "FinishEvaluation": 40,
-    "SuspendRollout": 1,
+    "SuspendRollout": 8, "TurnSampled": 800,
 }  # fmt: skip
 """Times that each event was folded and each command given in the quick part, all strategies together."""
 

@@ -24,6 +24,9 @@ from tests.simulation.rows import JobRow
 
 ORGANIZATION, OTHER = OrganizationId("org_1"), OrganizationId("org_2")
 
+QUICK_KNOBS = dict.fromkeys((StrategyName.THUNDERAGENT_UPSTREAM, StrategyName.THUNDERAGENT_PAPER), (("buffer_tokens", 0.0), ("interval_s", 1.0), ("timeout_s", 20.0)))
+"""Programs of these worlds are smaller and end sooner than those the defaults are for."""
+
 FAULTS = ("engine", "trainer", "node", "link", "leader", "pause", "run", "late", "limits")
 
 
@@ -98,8 +101,9 @@ def random_world(
     names = chance.choice([("a",), ("a",), ("a", "b")])
     plans = [random_plan(chance, name) for name in names]
     if strategy is not None:
-        plans = [replace(one, scheduling=Scheduling(strategy)) for one in plans]
-        world.kv_tokens = of_tenants.choice([0, 250, 600])
+        scheduling = Scheduling(strategy, knobs=QUICK_KNOBS.get(strategy, ()))
+        plans = [replace(one, scheduling=scheduling) for one in plans]
+        world.kv_tokens = of_tenants.choice([0, 20, 40])
     jobs = [world.submit(plans[0])]
     jobs += [world.submit(replace(plan, organization_id=other)) for plan in plans[1:]]
     return world, jobs, chance

@@ -27,6 +27,7 @@ from domain.events import (
     TrainerReady,
     TryFailed,
     TurnFinished,
+    TurnSampled,
 )
 from domain.ids import AttemptId, CheckpointId, GroupId, HostId, RolloutId
 from domain.policy import PolicyRef
@@ -35,6 +36,10 @@ from tests.simulation.rows import LeaseRow, RolloutRow
 
 if TYPE_CHECKING:
     from tests.simulation.driver import World
+
+
+PREFIX_TOKENS = 5
+"""What members of a group share, on engines that say what they hold."""
 
 
 def policy_of(attempt: AttemptId, version: int, epoch: int) -> PolicyRef:
@@ -185,6 +190,9 @@ class Engine(Machine):
             world.release(run.rollout_id)
             self.send(row.closed())
             return
+        if world.kv_tokens:
+            name, place = run.rollout_id, (run.try_, run.hop, run.turn)
+            self.send(TurnSampled(name, *place, row.tokens, 0.1, PREFIX_TOKENS))
         self.send(
             TurnFinished(
                 run.rollout_id, run.try_, run.hop, run.turn, row.tokens, row.tokens, run.oldest, 0.1
