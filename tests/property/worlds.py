@@ -24,7 +24,10 @@ from tests.simulation.rows import JobRow
 
 ORGANIZATION, OTHER = OrganizationId("org_1"), OrganizationId("org_2")
 
-QUICK_KNOBS = dict.fromkeys((StrategyName.THUNDERAGENT_UPSTREAM, StrategyName.THUNDERAGENT_PAPER), (("buffer_tokens", 0.0), ("interval_s", 1.0), ("timeout_s", 20.0)))
+QUICK_KNOBS = dict.fromkeys(
+    (StrategyName.THUNDERAGENT_UPSTREAM, StrategyName.THUNDERAGENT_PAPER),
+    (("buffer_tokens", 0.0), ("interval_s", 1.0), ("timeout_s", 20.0)),
+)
 """Programs of these worlds are smaller and end sooner than those the defaults are for."""
 
 FAULTS = ("engine", "trainer", "node", "link", "leader", "pause", "run", "late", "limits")
