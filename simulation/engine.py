@@ -104,6 +104,7 @@ class ModelledEngine:
         self._segment: tuple[float, int, int, int, float] | None = None
         """Begin, steps, first KV tokens, sequences, end of the decode steps under way."""
         self._is_idle = True
+        self._next_physics = model.physics
 
     @property
     def gaps(self) -> GapHistory:
@@ -168,6 +169,17 @@ class ModelledEngine:
         self.sync_to = self._loading = version
         self._wake()
 
+    def change_physics(self, physics: EnginePhysics) -> None:
+        """Run at another speed from the next step on."""
+        self._next_physics = physics
+        self._wake()
+
+    def stop(self) -> None:
+        """The process died: nothing of it happens any more."""
+        self._plan += 1
+        self._segment, self._is_idle = None, False
+        self.fetching.clear()
+
     # -- boundaries ------------------------------------------------------------------------
 
     def _queue_key(self, stream: Stream) -> int:
@@ -211,6 +223,7 @@ class ModelledEngine:
 
     def _boundary(self) -> None:
         self._finish_steps()
+        self.physics = self._next_physics
         self._end_turns()
         if self.sync_to is not None:
             self._stall()

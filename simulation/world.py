@@ -32,6 +32,7 @@ from kv.rules import rules_of
 from scheduler.core.coordinator import Coordinator
 from simulation.clock import VirtualClock
 from simulation.engine import EngineModel, ModelledEngine
+from simulation.faults import Faults, arrange, slowed
 from simulation.physics import EnginePhysics
 from simulation.stream import Phase, Prefix, Stream
 from simulation.trainer import ModelledTrainer
@@ -72,6 +73,7 @@ class Setup:
     estimator: Estimator | None = None
     checking: bool = False
     seconds_max: float = 10_000_000.0
+    faults: Faults | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +145,10 @@ class World:
             self._publish,
         )
         self.engines: dict[HostId, ModelledEngine] = {}
+        self.fallen: list[ModelledEngine] = []
+        """Engines that died in the run."""
+        self.epochs: dict[HostId, int] = {}
+        self._is_message_lost = (setup.faults or Faults()).message_chance()
         self.episodes: dict[RolloutId, Episode] = {}
         self.prefixes: dict[tuple[HostId, GroupId], Prefix] = {}
         self.groups: dict[GroupId, GroupOutcome] = {}
@@ -177,7 +183,7 @@ class World:
             dropped=self.dropped,
             groups=sorted(self.groups.values(), key=lambda one: one.ordinal),
             trained=self.trained,
-            engines=list(self.engines.values()),
+            engines=[*self.fallen, *self.engines.values()],
             trainer=self.trainer,
             events=self.events,
             moves=self.moves,
@@ -226,7 +232,7 @@ class World:
         episode.tool_until, episode.is_told = now + turn.tool_s, False
         engine.begin_gap(stream, episode.tool_until)
         self.clock.after(turn.tool_s, lambda: self._tool_done(episode))
-        self.feed(
+        self._send(
             e.TurnSampled(
                 stream.rollout_id,
                 stream.try_,
@@ -240,7 +246,12 @@ class World:
 
     def synced(self, engine: ModelledEngine, version: int) -> None:
         """An engine serves a version."""
-        self.feed(e.EngineSynced(HostId(engine.name), 1, version))
+        self.feed(e.EngineSynced(HostId(engine.name), self.epochs[HostId(engine.name)], version))
+
+    def _send(self, event: e.TurnSampled | e.TurnFinished) -> None:
+        """What an engine says of a turn; a fault may lose it, and the rollout goes on."""
+        if not self._is_message_lost():
+            self.feed(event)
 
     def _tool_done(self, episode: Episode) -> None:
         turn = episode.trajectory.turns[episode.turn - 1]
@@ -263,7 +274,7 @@ class World:
             else estimate(episode.rollout_id, episode.trajectory, episode.turn)
         )
         assert episode.oldest is not None
-        self.feed(
+        self._send(
             e.TurnFinished(
                 episode.rollout_id,
                 stream.try_,
@@ -313,29 +324,73 @@ class World:
         policy = self._policy(0)
         self.feed(e.TrainerReady(attempt, host_id(attempt, "trainer"), 1, policy))
         for index in range(command.engines):
-            name = host_id(attempt, f"engine{index}")
-            model = EngineModel(
-                name,
-                setup.physics,
-                self.rules,
-                PAGE_TOKENS,
-                setup.has_host_tier,
-                setup.weight_sync_s,
-            )
-            engine = ModelledEngine(model, self.clock, self)
-            self.engines[name] = engine
-            self._join(name, HostKind.ENGINE, setup.physics.slots)
+            self._start_engine(host_id(attempt, f"engine{index}"), version=0)
+        if setup.faults is not None:
+            arrange(self, setup.faults)
 
-    def _join(self, name: HostId, kind: HostKind, slots: int) -> None:
+    def _start_engine(self, name: HostId, version: int) -> None:
+        """A process joins under the next epoch, serving this version; -1 when it has no weights."""
+        setup = self.setup
+        model = EngineModel(
+            name,
+            setup.physics,
+            self.rules,
+            PAGE_TOKENS,
+            setup.has_host_tier,
+            setup.weight_sync_s,
+            version,
+        )
+        self.engines[name] = ModelledEngine(model, self.clock, self)
+        self.epochs[name] = self.epochs.get(name, 0) + 1
+        self._join(name, HostKind.ENGINE, setup.physics.slots, version)
+
+    # -- faults (`simulation.faults`) --------------------------------------------------------
+
+    def _engine_id(self, engine: int) -> HostId:
+        return host_id(self.setup.plan.attempt_id, f"engine{engine}")
+
+    def lose_engine(self, engine: int) -> None:
+        """Its process dies with the turns under way; their rollouts live on."""
+        name = self._engine_id(engine)
+        dead = self.engines.pop(name, None)
+        if dead is None:
+            return
+        dead.stop()
+        self.fallen.append(dead)
+        for episode in self.episodes.values():
+            if episode.engine is dead:
+                episode.stream = episode.engine = None
+                episode.kept_tokens = 0
+        self.prefixes = {key: one for key, one in self.prefixes.items() if key[0] != name}
+
+    def expire_engine(self, engine: int) -> None:
+        """The lease of a dead engine ended."""
+        name = self._engine_id(engine)
+        if name not in self.engines and name in self.epochs:
+            self.feed(e.HostLost(name, self.epochs[name], "lease_expired"))
+
+    def revive_engine(self, engine: int) -> None:
+        """A new process, if the old one is still gone."""
+        name = self._engine_id(engine)
+        if name not in self.engines and name in self.epochs:
+            self._start_engine(name, version=-1)
+
+    def slow_engine(self, engine: int, factor: float) -> None:
+        """Its steps take so many times as long as the regime says."""
+        found = self.engines.get(self._engine_id(engine))
+        if found is not None:
+            found.change_physics(slowed(self.setup.physics, factor))
+
+    def _join(self, name: HostId, kind: HostKind, slots: int, version: int = -1) -> None:
         is_engine = kind is HostKind.ENGINE
         self.feed(
             e.HostJoined(
                 name,
-                1,
+                self.epochs.get(name, 1),
                 kind,
                 self.setup.plan.attempt_id,
                 slots,
-                policy_version=0 if is_engine else -1,
+                policy_version=version,
                 kv_tokens=self.setup.physics.kv_capacity_tokens if is_engine else 0,
                 may_migrate=is_engine,
             )
@@ -355,8 +410,10 @@ class World:
 
     def _place(self, command: c.PlaceRollout) -> None:
         rollout, group = command.rollout_id, group_of(command.rollout_id)
-        engine = self.engines[command.host_id]
+        engine = self.engines.get(command.host_id)
         episode = self._episode(rollout)
+        if engine is None:
+            return
         turns = episode.trajectory.turns
         prefix = self._prefix(command.host_id, group, turns[0].new_tokens)
         self._keys += 1
@@ -412,7 +469,9 @@ class World:
         episode.stream = episode.engine = None
 
     def _rank(self, command: c.SetRanks) -> None:
-        engine = self.engines[command.host_id]
+        engine = self.engines.get(command.host_id)
+        if engine is None:
+            return
         ranks = {}
         for rollout, rank in command.ranks:
             stream = self.episodes[rollout].stream
@@ -421,7 +480,9 @@ class World:
         engine.rerank(ranks)
 
     def _sync(self, command: c.SyncEngine) -> None:
-        self.engines[command.host_id].sync(command.policy.version)
+        engine = self.engines.get(command.host_id)
+        if engine is not None:
+            engine.sync(command.policy.version)
 
     def _grade(self, command: c.GradeGroup) -> None:
         group = command.group_id

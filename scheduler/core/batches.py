@@ -48,7 +48,8 @@ def fill(run: Pass, job: JobRecord) -> None:
         if job.rules.paces and not _has_slack(job, group.last_valid):
             break
         _assign(run, job, group)
-        assigned += 1
+        # What a strategy refused may be due now that this one has its position.
+        assigned, passed = assigned + 1, 0
     close_if_full(run, job)
 
 

@@ -43,10 +43,8 @@ MUTANTS: Final = (
         "infra.link:LeaderLink._session",
         "leader.term < self.highest_term",
         "leader.term < 0",
-        (
-            ("tests/integration/infra/test_link.py"
-            "::test_host_that_served_a_newer_term_obeys_no_older_leader"),
-        ),
+        ("tests/integration/infra/test_link.py::test_host_that_served_a_newer_term_obeys_no_older_leader",),
+        is_slow=True,
     ),
     Mutant(
         "no hop fence",
@@ -67,40 +65,29 @@ MUTANTS: Final = (
         "simulation.device:Device.pages_for",
         "context - stream.prefix.tokens",
         "context",
-        (
-            ("tests/unit/simulation/test_golden.py"
-            "::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once"),
-        ),
+        ("tests/unit/simulation/test_golden.py::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once",),
     ),
     Mutant(
         "prefix read once a member",
         "simulation.engine:ModelledEngine._kv_tokens",
         "total -= prefix.tokens",
         "total -= 0",
-        (
-            ("tests/unit/simulation/test_golden.py"
-            "::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once"),
-        ),
+        ("tests/unit/simulation/test_golden.py::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once",),
+        is_slow=True,
     ),
     Mutant(
         "promotion off by one",
         "scheduler.core.order:is_promoted",
         "group.last_valid <= job.filling",
         "group.last_valid < job.filling",
-        (
-            (f"{CORE}/test_order.py"
-            "::test_ranks_put_evaluation_before_promoted_before_critical_before_normal"),
-        ),
+        (f"{CORE}/test_order.py::test_ranks_put_evaluation_before_promoted_before_critical_before_normal",),
     ),
     Mutant(
         "eviction of a high page in its own tick",
         "simulation.room:Room._admit_by_class",
         "self._evict_for(choice.admitted, choice.low)",
         "self._evict_for(choice.admitted, [*choice.admitted, *choice.low])",
-        (
-            ("tests/property/test_engines.py"
-            "::test_pages_add_up_nobody_is_passed_over_and_every_turn_ends"),
-        ),
+        ("tests/property/test_engines.py::test_pages_add_up_nobody_is_passed_over_and_every_turn_ends",),
     ),
     Mutant(
         "gang in halves",
@@ -115,6 +102,7 @@ MUTANTS: Final = (
         "min(known",
         "max(known",
         (f"{CORE}/test_batches.py", f"{CORE}/test_order.py"),
+        is_slow=True,
     ),
     Mutant(
         "double assignment",
@@ -129,20 +117,19 @@ MUTANTS: Final = (
         "groups.training < alive_max(job, version) and groups.unfinished < open_max(job)",
         "groups.training < 99",
         (f"{CORE}/test_pacing.py::test_groups_start_within_both_bounds",),
+        is_slow=True,
     ),
     Mutant(
         "starvation",
         "scheduler.core.order:age",
         "job.committed - step >= AGEING_BATCHES",
         "job.committed - step >= 10**6",
-        (
-            (f"{CORE}/test_order.py"
-            "::test_a_starved_group_becomes_critical_after_a_number_of_batches"),
-        ),
+        (f"{CORE}/test_order.py::test_a_starved_group_becomes_critical_after_a_number_of_batches",),
+        is_slow=True,
     ),
     Mutant(
         "unstable tie",
-        "scheduler.core.strategies.rules:Rules.choose_engine",
+        "scheduler.core.strategies.rules:least_loaded",
         "(engine.load, engine.host_id)",
         "(engine.load, hash(engine.host_id))",
         ("tests/property/test_determinism.py::test_three_hash_seeds_give_the_same_commands",),
@@ -156,20 +143,30 @@ def named(name: str) -> Mutant:
     return next(mutant for mutant in MUTANTS if mutant.name == name)
 
 
-def apply(mutant: Mutant) -> Callable[[], int]:
-    """Replace the function in this process; what it returns tells the calls since then."""
+def resolve(mutant: Mutant) -> tuple[Any, Any, str]:
+    """Module, owner and name of the mutated function."""
     module_name, _, path = mutant.target.partition(":")
     module = importlib.import_module(module_name)
     *owners, name = path.split(".")
     owner: Any = module
     for part in owners:
         owner = getattr(owner, part)
-    original = inspect.unwrap(getattr(owner, name))
-    source = textwrap.dedent(inspect.getsource(original))
+    return module, owner, name
+
+
+def source_of(mutant: Mutant) -> str:
+    """The wrong function's text."""
+    _, owner, name = resolve(mutant)
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(getattr(owner, name))))
     assert source.count(mutant.old) == 1, f"{mutant.name} does not fit {mutant.target}"
-    scope: dict[str, Any] = {}
-    code = compile(source.replace(mutant.old, mutant.new), f"<{mutant.name}>", "exec")
-    exec(code, module.__dict__, scope)
+    return source.replace(mutant.old, mutant.new)
+
+
+def apply(mutant: Mutant) -> Callable[[], int]:
+    """Replace the function in this process; what it returns tells the calls since then."""
+    module, owner, name = resolve(mutant)
+    original, scope = inspect.unwrap(getattr(owner, name)), dict[str, Any]()
+    exec(compile(source_of(mutant), f"<{mutant.name}>", "exec"), module.__dict__, scope)
     wrong, calls = scope[name], 0
 
     @wraps(original)
@@ -180,7 +177,7 @@ def apply(mutant: Mutant) -> Callable[[], int]:
 
     setattr(owner, name, counted)
     for other in list(sys.modules.values()):
-        if not owners and getattr(other, name, None) is original:
+        if owner is module and getattr(other, name, None) is original:
             setattr(other, name, counted)
     return lambda: calls
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.registry import CALLS_VARIABLE, MUTANTS, NAME_VARIABLE, Mutant
+from tests.mutants.registry import CALLS_VARIABLE, MUTANTS, NAME_VARIABLE, Mutant, source_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +31,12 @@ def outcomes(tests: list[str], environ: dict[str, str]) -> dict[str, int]:
     counts: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     assert counts["errors"] == 0, done.stdout
     return counts
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_code(mutant: Mutant) -> None:
+    """Also of those that only the slow tests kill: code that moved on takes its mutant along."""
+    compile(source_of(mutant), mutant.name, "exec")
 
 
 @pytest.mark.timeout(300)
@@ -58,4 +64,5 @@ def test_names_of_mutants_are_the_twelve_that_were_asked_for() -> None:
         "staleness by newest token", "double assignment", "unpaced start", "starvation",
         "unstable tie",
     }  # fmt: skip
+    assert len(asked) == 12
     assert asked <= {mutant.name for mutant in MUTANTS}

@@ -284,7 +284,7 @@ def test_the_mutant_that_grants_gangs_in_halves_is_killed(monkeypatch: pytest.Mo
     monkeypatch.setattr(gangs, "missing_now", without_engines)
     monkeypatch.setattr(gangs._Line, "engines_for", what_is_left)
     with pytest.raises(AssertionError, match="holds half a gang"):
-        run_machine(examples=60, steps=40)
+        run_machine(examples=200, steps=40)
 
 
 def test_the_mutant_in_which_an_impossible_job_stands_in_the_line_is_killed(

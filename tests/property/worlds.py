@@ -5,8 +5,19 @@ from random import Random
 
 from domain.events import JobSubmitted, StateRestored
 from domain.ids import GroupId, HostId, OrganizationId, RolloutId
-from domain.plan import AfterTries, EvaluationPlan, JobLimits, JobPlan, Order, Priority, TenantShare
+from domain.plan import (
+    AfterTries,
+    EvaluationPlan,
+    JobLimits,
+    JobPlan,
+    Order,
+    Priority,
+    Scheduling,
+    StrategyName,
+    TenantShare,
+)
 from domain.states import TERMINAL, Desired, End, JobState
+from scheduler.core.strategies import rules_for
 from tests.simulation.driver import Workload, World
 from tests.simulation.plans import plan, pool
 from tests.simulation.rows import JobRow
@@ -62,8 +73,13 @@ def random_plan(chance: Random, name: str) -> JobPlan:
     )
 
 
-def random_world(seed: int) -> tuple[World, list[JobRow], Random]:
-    """A world with one or two jobs, of one organization or of two; of two, one may have a guarantee."""
+def random_world(
+    seed: int, strategy: StrategyName | None = None
+) -> tuple[World, list[JobRow], Random]:
+    """A world with one or two jobs, of one organization or of two; of two, one may have a guarantee.
+
+    With a strategy named, engines have small devices, so that its rules suspend and move rollouts.
+    """
     chance, of_tenants = Random(seed), Random(f"tenants {seed}")
     other = of_tenants.choice([ORGANIZATION, OTHER])
     promised = TenantShare(OTHER, 2.0, engines=1, trainers=1, sandboxes=3)
@@ -81,6 +97,9 @@ def random_world(seed: int) -> tuple[World, list[JobRow], Random]:
     )
     names = chance.choice([("a",), ("a",), ("a", "b")])
     plans = [random_plan(chance, name) for name in names]
+    if strategy is not None:
+        plans = [replace(one, scheduling=Scheduling(strategy)) for one in plans]
+        world.kv_tokens = of_tenants.choice([0, 250, 600])
     jobs = [world.submit(plans[0])]
     jobs += [world.submit(replace(plan, organization_id=other)) for plan in plans[1:]]
     return world, jobs, chance
@@ -156,10 +175,12 @@ def check_end(world: World, job: JobRow) -> None:
             assert last >= job.plan.max_steps
     taken = [group for members in job.steps.values() for group in members]
     assert len(taken) == len(set(taken)), "a group is in two batches"
+    paces = rules_for(job.plan.scheduling).paces
     for row in world.rows.groups_of(job.plan.attempt_id):
         assert row.disposition != "pending", row.opened.group_id
         assert row.staleness is None or row.staleness <= job.plan.max_staleness
-        assert row.disposition != "dropped(stale)", "pacing let a group become too old"
+        is_stale = row.disposition == "dropped(stale)"
+        assert not (is_stale and paces), "pacing let a group become too old"
         for rollout in row.rollouts:
             assert rollout.end is not None, rollout.rollout_id
             counted = sum(counts for _, _, counts in rollout.tries)
