@@ -8,6 +8,7 @@ the same, what is most useful first (`cases.ordered_cases`).
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from benchmarks.fixed import fixed
@@ -23,6 +25,10 @@ from benchmarks.schedule.records import ROOT, Context, Record, read_lines, write
 from benchmarks.schedule.run import run_case
 
 DEFAULT_FILE: Final = ROOT / "out" / "schedule.jsonl"
+
+RUN_CPU_S_MAX: Final = 3_600.0
+"""CPU seconds of one run; the longest (a pool without bound at `many`) takes a third of it. A model that
+loops at one moment of virtual time must not hold a process for ever."""
 
 Runner = Callable[[Case, Path | None], Record]
 
@@ -44,6 +50,7 @@ class Effort:
 
     processes: int
     until: float = float("inf")
+    run_cpu_s: float = RUN_CPU_S_MAX
 
 
 def run_cases(
@@ -96,7 +103,7 @@ def _finished(
     if effort.processes == 1:
         for case in cases:
             if time.monotonic() < effort.until:
-                yield case, _guarded(runner, case, context.folder)
+                yield case, _guarded(runner, case, context.folder, effort.run_cpu_s)
         return
     # Forked processes keep the code that this one has read, whatever happens to the tree meanwhile.
     forks = multiprocessing.get_context("fork")
@@ -106,7 +113,8 @@ def _finished(
         while True:
             room = effort.processes - len(running)
             for case in islice(waiting, room if time.monotonic() < effort.until else 0):
-                running[pool.submit(_guarded, runner, case, context.folder)] = case
+                future = pool.submit(_guarded, runner, case, context.folder, effort.run_cpu_s)
+                running[future] = case
             if not running:
                 return
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -114,12 +122,20 @@ def _finished(
                 yield running.pop(future), future.result()
 
 
-def _guarded(runner: Runner, case: Case, folder: Path | None) -> Record | str:
-    """A run that fails is told and does not end the others."""
+def _guarded(runner: Runner, case: Case, folder: Path | None, cpu_s: float) -> Record | str:
+    """A run that fails or takes too long is told and does not end the others."""
+    signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
     try:
         return runner(case, folder)
-    except (AssertionError, RuntimeError, ValueError, KeyError, IndexError) as error:
+    except (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TimeoutError) as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+
+
+def _give_up(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError("took more CPU than any run may")
 
 
 def chosen_cases(asked: argparse.Namespace) -> list[Case]:

@@ -28,6 +28,9 @@ STRONGEST: Final = (
 )
 """Baselines of the quick run, by their defaults within the regime's a and m."""
 
+RUN_CPU_S_MAX: Final = 60.0
+"""CPU seconds of one run; the longest takes a tenth."""
+
 
 def quick_cases() -> list[Case]:
     """The costly ones first, so that no process is left with one at the end."""
@@ -68,7 +71,9 @@ def main() -> int:
     print(f"traces: {'recorded' if context.folder else 'fitted generator'}")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "quick.jsonl"
-        tally = run_cases(quick_cases(), file, context, Effort(asked.processes))
+        tally = run_cases(
+            quick_cases(), file, context, Effort(asked.processes, run_cpu_s=RUN_CPU_S_MAX)
+        )
         table = table_of(read_lines(file))
     faults = faults_of(table)
     print("\n".join(lines_of(table)))

@@ -68,3 +68,15 @@ def test_processes_give_the_records_of_one(tmp_path: Path) -> None:
         run_cases(cases, tmp_path / f"{processes}.jsonl", CONTEXT, Effort(processes), Runner())
     one, two = (list(read_lines(tmp_path / f"{n}.jsonl")) for n in (1, 2))
     assert sorted(two, key=lambda found: found.seed) == one
+
+
+def test_a_run_that_loops_is_given_up(tmp_path: Path) -> None:
+    def loop(one: Case, folder: Path | None) -> Record:
+        while one.seed == 1:
+            pass
+        return record(seed=one.seed)
+
+    file = tmp_path / "runs.jsonl"
+    effort = Effort(1, run_cpu_s=0.01)
+    tally = run_cases([case(seed=1), case(seed=2)], file, CONTEXT, effort, loop)
+    assert (tally.done, tally.failed) == (1, 1)

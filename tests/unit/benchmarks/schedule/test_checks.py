@@ -50,7 +50,7 @@ def test_the_better_thunderagent_counts() -> None:
         record("thunderagent-upstream tuned", 110.0),
     )
     assert not found.passed
-    assert found.reached == "1.10 (thunderagent-upstream tuned)"
+    assert found.reached == "1.10 (thunderagent-upstream tuned); as published 1.20"
 
 
 def test_staleness_and_discards_of_venus_are_counted_over_all_cells() -> None:
