@@ -29,7 +29,8 @@ class Shape:
     batch: int = 64
     order: Order = Order.OLDEST
     lived_least: float = 0.0
-    """Share of its life that each of the first groups has behind it at least."""
+    """Share of its life that each of the first groups has behind it at least. Of late groups two members
+    in three have ended: such a shape is for the size of its batches, not for the number of rollouts."""
 
     def lived(self, number: int) -> float:
         """The same of job `number`: every 16th is about to fill steps, or a short run would see none."""
