@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
+
+EXPECTED_TURNS: Final = 4
+"""Prior of the turns of a rollout until a job has history; half of the usual turn limit."""
 
 
 class Order(StrEnum):

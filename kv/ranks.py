@@ -36,11 +36,6 @@ def class_of(rank: int) -> RankClass:
     return RankClass(rank // _CLASS_SPAN)
 
 
-def is_high(rank: int) -> bool:
-    """Whether the rollout's pages are `high_ref`: promoted or critical, or an evaluation's."""
-    return rank < RankClass.NORMAL * _CLASS_SPAN
-
-
 def group_part(rank: int) -> int:
     """The part that all members of a group share; orders groups."""
     return rank // MEMBER_SPAN

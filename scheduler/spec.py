@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from domain.evaluations import EvaluatedUse
 from domain.plan import (
+    EXPECTED_TURNS,
     AfterTries,
     EvaluationPlan,
     JobPlan,
@@ -31,9 +32,6 @@ RETRY_BACKOFF_S: Final = 1.0
 
 WATCHDOG_S: Final = 60.0
 """Floor of the stall bound: shorter silences are ordinary on a small machine."""
-
-EXPECTED_TURNS: Final = 4
-"""Prior of the turns of a rollout until a job has history; half of the usual turn limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,6 @@ class Episode:
     engine: ModelledEngine | None = None
     kept_tokens: int = 0
     """Context that the former engine still had when it let the rollout go."""
-    began_at: float = 0.0
     tool_s: float = 0.0
 
 
@@ -152,7 +151,6 @@ class World:
         self.episodes: dict[RolloutId, Episode] = {}
         self.prefixes: dict[tuple[HostId, GroupId], Prefix] = {}
         self.groups: dict[GroupId, GroupOutcome] = {}
-        self.members: dict[int, list[GroupId]] = {}
         self.steps: list[float] = []
         self.staleness: Counter[int] = Counter()
         self.dropped: Counter[str] = Counter()
@@ -450,7 +448,7 @@ class World:
         if found is None:
             ordinal = task_ordinal(ordinal_of(group_of(rollout)))
             trajectory = self.setup.workload.trajectory(ordinal, index_of(rollout))
-            found = self.episodes[rollout] = Episode(rollout, trajectory, began_at=self.clock.now)
+            found = self.episodes[rollout] = Episode(rollout, trajectory)
         return found
 
     def _prefix(self, host: HostId, group: GroupId, tokens: int) -> Prefix:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
 from domain.plan import (
+    EXPECTED_TURNS,
     AfterTries,
     JobPlan,
     Mechanism,
@@ -19,9 +20,6 @@ from simulation.declared import Bounds
 
 NOBODY: Final = "plan"
 """Stands for job, attempt and tenant of a simulated job: nothing of it is stored."""
-
-EXPECTED_TURNS: Final = 4
-"""Prior of the turns of a rollout; the scheduler's number."""
 
 WATCHDOG_S: Final = 1e9
 """Nothing stalls in a simulation; a slow step is no stall."""
