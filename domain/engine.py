@@ -248,6 +248,9 @@ class EngineInfo:
     page_tokens: int
     kv_pages: int
     capabilities: tuple[Capability, ...]
+    kv_tokens: int = 0
+    """Tokens that the device tier holds where any page may go to any rollout. 0 where memory is cut
+    otherwise, for instance into rows of a fixed length: tokens then do not say how full it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ and small records: tokens of an open turn travel only between rollout host and n
 
 from dataclasses import dataclass, field
 
-from domain.events import HeldRollout
+from domain.events import HeldRollout, TurnFinished, TurnSampled
 from domain.ids import AttemptId, GroupId, HostId, RolloutId
 from domain.policy import PolicyRef
 from domain.sandbox import ForkMember, SandboxLimits
@@ -64,6 +64,10 @@ class HostSnapshot:
     """Key that the leader hands to rollout hosts with a placement."""
     sandboxes: tuple[str, ...] = ()
     """Rollout tries that a node agent holds, as `rollout_id/try`."""
+    kv_tokens: int = 0
+    """Tokens that an engine's device tier holds; 0 where it cannot be said in tokens."""
+    may_migrate: bool = False
+    """Whether an engine hands out and takes in pages of rollouts, between turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,30 @@ class Forget:
 
     rollout_id: RolloutId
     hop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """The placement with this hop is over between turns: let the rollout go, abort what it still runs.
+
+    `keep_kv`: its pages stay for a while, for the engine that fetches them or for its return.
+    """
+
+    rollout_id: RolloutId
+    hop: int
+    keep_kv: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReports:
+    """What turns of a host's rollouts did lately; at most the newest of each kind for a rollout.
+
+    A rollout's finished turn is older than its sampled one: a sampled turn that has finished since is
+    left out.
+    """
+
+    finished: tuple[TurnFinished, ...]
+    sampled: tuple[TurnSampled, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ KINDS: Final[tuple[type[Any], ...]] = (
     wire.Place,
     wire.Ranks,
     wire.Forget,
+    wire.Suspend,
+    wire.TurnReports,
     wire.Sync,
     wire.Wake,
     wire.Finish,

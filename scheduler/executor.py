@@ -229,7 +229,7 @@ class Executor:
                 if await coordination.raise_hop(connection, command):
                     self._place(command, effects)
             case c.SuspendRollout():
-                gone = wire.Forget(command.rollout_id, command.hop)
+                gone = wire.Suspend(command.rollout_id, command.hop, command.keep_kv)
                 effects.frames.append((command.host_id, command.epoch, gone))
             case c.SetRanks():
                 frame = wire.Ranks(command.ranks)

@@ -154,6 +154,8 @@ class Hosts:
             slots=snapshot.slots,
             held=_held(snapshot),
             policy_version=snapshot.policy_version,
+            kv_tokens=snapshot.kv_tokens,
+            may_migrate=snapshot.may_migrate,
         )
         self._on_snapshot(joined)
         try:

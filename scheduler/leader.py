@@ -37,7 +37,7 @@ from domain.events import (
 from domain.ids import AttemptId, HostId, JobId, attempt_of, group_of
 from domain.plan import Pool
 from domain.states import End, HostKind
-from domain.wire import ForkRefused
+from domain.wire import ForkRefused, TurnReports
 from infra import failpoints
 from infra.logging import get_logger
 from infra.settings import Settings
@@ -179,6 +179,8 @@ class Leader:
         failpoints.hit(FAILPOINT_EVENT)
         if isinstance(frame, ForkRefused):
             self._on_refused(frame)
+        elif isinstance(frame, TurnReports):
+            self._on_turns(frame)
         elif isinstance(frame, TryFailed) and peer.kind is HostKind.NODE:
             self.feed(self._with_hop(frame))
         elif isinstance(frame, EVENTS) and self._is_own(peer, frame):
@@ -197,6 +199,12 @@ class Leader:
                 return False
             case _:
                 return True
+
+    def _on_turns(self, reports: TurnReports) -> None:
+        for finished in reports.finished:
+            self.feed(finished)
+        for sampled in reports.sampled:
+            self.feed(sampled)
 
     def _on_refused(self, refused: ForkRefused) -> None:
         if refused.transient:

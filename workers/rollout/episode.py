@@ -84,6 +84,16 @@ class Episode:
         return len(self._spans)
 
     @property
+    def finished_turns(self) -> int:
+        """Turns that the environment has answered."""
+        return self.turns - (self.intent is not None)
+
+    @property
+    def tool_s(self) -> float:
+        """Seconds that the environment took for all answered turns."""
+        return sum(span.tool_s for span in self._spans)
+
+    @property
     def tokens(self) -> int:
         """Tokens of the current segment: what an engine holds for this rollout."""
         return self._record.tokens

@@ -1,7 +1,7 @@
 """The rollout host: holds placements, runs one turn loop each, answers the leader's frames.
 
-    leader --frames--> on_frame --+-> Place, Ranks, Forget   acted on at once
-                                  +-> Sync                   one task, newest order first
+    leader --frames--> on_frame --+-> Place, Ranks, Forget, Suspend   acted on at once
+                                  +-> Sync                            one task, newest order first
     each rollout: TurnLoop.run -> Closer.close -> RolloutClosed | TryFailed to the leader
 
 Invariants: at most one task per rollout, that of its highest hop; a rollout is in `held` until its
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from domain.engine import EngineStats
+from domain.engine import Capability, EngineStats
 from domain.events import HeldRollout, TryFailed
 from domain.ids import AttemptId, HostId, OrganizationId, RolloutId
 from domain.schedule import WaitReason
 from domain.states import HostKind
-from domain.wire import Forget, HostSnapshot, Place, Ranks, Sync
+from domain.wire import Forget, HostSnapshot, Place, Ranks, Suspend, Sync
 from infra import failpoints
 from infra.clock import Clock
 from infra.logging import get_logger
@@ -37,6 +37,7 @@ from workers.rollout.measures import Synced, Used
 from workers.rollout.meter import HostMeter
 from workers.rollout.outcomes import Superseded, TryEnded
 from workers.rollout.ports import Engine
+from workers.rollout.reports import TurnReporter
 from workers.rollout.turn_loop import LoopPorts, RolloutPlan, TurnLoop
 from workers.rollout.weights import VersionGate, WeightSync
 
@@ -105,7 +106,10 @@ class RolloutHost:
         """Set to the exception that must end the process."""
         gate = VersionGate(ports.engine)
         meter = HostMeter(ports.clock.monotonic)
-        self._loop_ports = LoopPorts(ports.engine, gate, ports.chat, ports.clock, ports.emit, meter)
+        self._reports = TurnReporter(ports.clock, ports.emit)
+        self._loop_ports = LoopPorts(
+            ports.engine, gate, ports.chat, ports.clock, self._reports.add, meter
+        )
         self.sync = WeightSync(
             ports.engine,
             gate,
@@ -140,13 +144,16 @@ class RolloutHost:
                     p.rollout_id,
                     p.try_,
                     p.hop,
-                    held.loop.episode.turns,
+                    held.loop.episode.finished_turns,
                     held.loop.episode.oldest_version,
+                    held.loop.episode.tokens,
                 )
                 for held in self._held.values()
                 for p in (held.place,)
             ),
             policy_version=info.version,
+            kv_tokens=info.kv_tokens,
+            may_migrate=Capability.KV_EXPORT in info.capabilities,
         )
 
     def figures(self) -> dict[str, float]:
@@ -175,6 +182,8 @@ class RolloutHost:
                 self._rank(dict(ranks))
             case Forget(rollout_id=rollout_id, hop=hop):
                 self._forget(rollout_id, hop)
+            case Suspend(rollout_id=rollout_id, hop=hop):
+                self._suspend(rollout_id, hop)
             case Sync(policy=policy):
                 self.sync.order(policy)
             case _:
@@ -187,6 +196,7 @@ class RolloutHost:
             self._drop(rollout_id)
         self._syncing.cancel()
         await asyncio.gather(self._syncing, *self._stopping, return_exceptions=True)
+        await self._reports.close()
 
     def _place(self, place: Place) -> None:
         floor = self._hops.get(place.rollout_id, -1)
@@ -231,6 +241,7 @@ class RolloutHost:
             ports.measured(Used(place.rollout_id, place.hop, measured))
         self.counts["closed"] += 1
         self.counts["drift"] += held.loop.episode.drift
+        self._reports.settle(place.rollout_id)
         self._release(held)
         if not failpoints.hit(seams.CLOSED):
             ports.emit(closed)
@@ -250,6 +261,14 @@ class RolloutHost:
             self.counts["forgotten"] += 1
             self._drop(rollout_id)
 
+    def _suspend(self, rollout_id: RolloutId, hop: int) -> None:
+        if hop > self._hops.get(rollout_id, -1):
+            self._remember(rollout_id, hop)
+        held = self._held.get(rollout_id)
+        if held is not None and held.place.hop <= hop:
+            self.counts["suspended"] += 1
+            self._drop(rollout_id)
+
     def _drop(self, rollout_id: RolloutId) -> None:
         """Abort a placement at once; its task ends by itself."""
         held = self._held.get(rollout_id)
@@ -263,6 +282,8 @@ class RolloutHost:
     def _release(self, held: Held) -> None:
         if self._held.get(held.place.rollout_id) is held:
             del self._held[held.place.rollout_id]
+            self._reports.drop(held.place.rollout_id)
+            self._loop_ports.prefixes.leave(held.place.group_id, held.place.rollout_id)
             self._ports.engine.release(held.place.rollout_id)
 
     def _remember(self, rollout_id: RolloutId, hop: int) -> None:

@@ -10,11 +10,11 @@ without a reply is sent again with its own tokens, never sampled again. The end 
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from domain.engine import EngineRefused, Finish, GenRequest, GenResult, Refusal, RequestId
-from domain.events import TurnFinished
+from domain.events import TurnFinished, TurnSampled
 from domain.schedule import WaitReason
 from domain.states import End
 from domain.wire import Attached, JournalTurn, Place, TakeTurn
@@ -25,10 +25,12 @@ from workers.models.chat import ChatFormat, ParsedAnswer
 from workers.rollout import seams
 from workers.rollout.agent_client import AgentLost, AgentRefusal, NodeAgent
 from workers.rollout.episode import Ending, Episode, Intent
+from workers.rollout.gaps import ToolGaps
 from workers.rollout.job_spec import RolloutLimits, SamplingSpec, sampling_of
 from workers.rollout.meter import HostMeter, Use
 from workers.rollout.outcomes import EngineFault, TryEnded, failure_of
 from workers.rollout.ports import Engine
+from workers.rollout.prefixes import SharedPrefixes
 from workers.rollout.token_record import Sampled
 from workers.rollout.weights import VersionGate
 
@@ -53,8 +55,10 @@ class LoopPorts:
     gate: VersionGate
     chat: ChatFormat
     clock: Clock
-    emit: Callable[[object], None]
+    tell: Callable[[TurnSampled | TurnFinished], None]
     meter: HostMeter
+    gaps: ToolGaps = field(default_factory=ToolGaps)
+    prefixes: SharedPrefixes = field(default_factory=SharedPrefixes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class TurnLoop:
         """Rebuild the ids from the journal: sampled ones verbatim, replies rendered as before."""
         episode = self.episode
         ending = episode.begin(attached.opening, attached.tools)
+        place = self._place
+        self._ports.prefixes.join(place.group_id, place.rollout_id, episode.prompt())
         for turn in attached.turns:
             if ending is not None or episode.intent is not None or turn.turn != episode.turns:
                 raise TryEnded(End.ENV_FAILED, f"the journal does not fit at turn {turn.turn}")
@@ -118,10 +124,13 @@ class TurnLoop:
                 ending = episode.observe(turn)
         if episode.is_empty and ending is None:
             raise TryEnded(End.ENV_FAILED, "empty_prompt")
+        if ending is None and episode.finished_turns and episode.intent is None:
+            self._tell_finished()  # The host before this one may have died with it untold.
         return ending
 
     async def _turn(self) -> Ending | None:
-        if self.episode.intent is None:
+        is_new = self.episode.intent is None
+        if is_new:
             ending = await self._generate()
             failpoints.hit(seams.GENERATED)
             if ending is not None:
@@ -130,12 +139,25 @@ class TurnLoop:
         assert intent is not None, "an answered turn that goes on leaves an intent"
         self.phase = WaitReason.IN_TOOL
         with self._ports.meter.in_tool(self.use):
-            reply = await self._in_time(self._agent.take_turn(self._request(intent)))
+            reply = await self._in_time(self._take_turn(intent, is_new))
         failpoints.hit(seams.TAKEN)
+        self._ports.gaps.add(intent.parsed, reply.tool_s)
         ending = self.episode.observe(reply)
         if ending is None:
-            self._report(reply)
+            self._tell_finished()
         return ending
+
+    async def _take_turn(self, intent: Intent, is_new: bool) -> JournalTurn:
+        """Hand the intent to the agent, then say that a gap began; nobody says it of a gap that goes
+        on, else a rollout that moved in it might move again."""
+        work = asyncio.ensure_future(self._agent.take_turn(self._request(intent)))
+        try:
+            await asyncio.sleep(0)  # The intent is on its way before the leader can hear of it.
+            if is_new and not work.done():
+                self._tell_sampled(intent)
+            return await work
+        finally:
+            await _cancelled(work)
 
     async def _generate(self) -> Ending | None:
         place, ports = self._place, self._ports
@@ -245,19 +267,34 @@ class TurnLoop:
             assistant=assistant_record(intent.parsed),
         )
 
-    def _report(self, reply: JournalTurn) -> None:
+    def _tell_sampled(self, intent: Intent) -> None:
+        place, ports = self._place, self._ports
+        ports.tell(
+            TurnSampled(
+                rollout_id=place.rollout_id,
+                try_=place.try_,
+                hop=place.hop,
+                turn=self.episode.turns,
+                tokens=self.episode.tokens,
+                expected_tool_s=ports.gaps.expected_s(intent.parsed),
+                shared_tokens=ports.prefixes.tokens(place.group_id),
+            )
+        )
+
+    def _tell_finished(self) -> None:
         place, episode = self._place, self.episode
         assert episode.oldest_version is not None, "a turn was sampled"
-        self._ports.emit(
+        self._ports.tell(
             TurnFinished(
                 rollout_id=place.rollout_id,
                 try_=place.try_,
                 hop=place.hop,
-                turn=reply.turn,
+                turn=episode.finished_turns,
                 tokens=episode.tokens,
                 sampled_tokens=episode.sampled_tokens,
                 oldest_version=episode.oldest_version,
-                tool_s=reply.tool_s,
+                tool_s=episode.tool_s,
+                shared_tokens=self._ports.prefixes.tokens(place.group_id),
             )
         )
 

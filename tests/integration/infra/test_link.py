@@ -53,7 +53,9 @@ async def linked(
         3,
         KEY,
         find_leader=find_leader,
-        snapshot=lambda: HostSnapshot(HOST, 3, HostKind.ENGINE, None, 8),
+        snapshot=lambda: HostSnapshot(
+            HOST, 3, HostKind.ENGINE, None, 8, kv_tokens=4096, may_migrate=True
+        ),
         on_frame=on_frame,
         phases=lambda: dict(phases or {}),
     )
@@ -78,7 +80,8 @@ async def test_proven_host_sends_its_snapshot_then_frames_both_ways() -> None:
         await eventually(lambda: twin.frames, 5.0)
         assert twin.hosts.send(HOST, 3, Ranks(((RolloutId("ro_x_1_0"), 2),)))
         await eventually(lambda: received, 5.0)
-    assert twin.joined[0].slots == 8
+    joined = twin.joined[0]
+    assert (joined.slots, joined.kv_tokens, joined.may_migrate) == (8, 4096, True)
     assert twin.frames == [fact]
     assert received == [Ranks(((RolloutId("ro_x_1_0"), 2),))]
 

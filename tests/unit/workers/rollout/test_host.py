@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from domain.engine import Finish, PauseMode
-from domain.events import HeldRollout, RolloutClosed, TryFailed, TurnFinished
+from domain.events import HeldRollout, RolloutClosed, TryFailed
 from domain.ids import HostId, OrganizationId, RolloutId, rollout_id
 from domain.policy import PolicyRef
 from domain.states import End, HostKind
-from domain.wire import Forget, Place, Ranks, Sync, Wake
+from domain.wire import Forget, Place, Ranks, Suspend, Sync, TurnReports, Wake
 from infra import failpoints
 from infra.clock import ManualClock
 from stores.blobs import Blobs
@@ -99,7 +99,7 @@ class Desk:
     @property
     def ends(self) -> list[object]:
         """What was sent, turn reports apart."""
-        return [one for one in self.sent if not isinstance(one, TurnFinished)]
+        return [one for one in self.sent if not isinstance(one, TurnReports)]
 
 
 async def desk_of(folder: Path, clock: ManualClock, *answers: ScriptedAnswer | str) -> Desk:
@@ -193,6 +193,45 @@ async def test_forgetting_aborts_at_once_and_refuses_late_placements(desk: Desk)
     assert desk.ends == []
 
 
+async def test_a_suspended_rollout_is_let_go_and_a_late_placement_of_its_hop_refused(
+    desk: Desk,
+) -> None:
+    await started(desk, place(hop=2))
+    desk.host.on_frame(Suspend(ROLLOUT, 1, keep_kv=False))
+    assert len(desk.host.snapshot().held) == 1
+    desk.host.on_frame(Suspend(ROLLOUT, 2, keep_kv=False))
+    await eventually(lambda: desk.engine.stats().active == 0)
+    desk.host.on_frame(place(hop=2))
+    assert desk.host.snapshot().held == ()
+    desk.host.on_frame(place(hop=3))
+    assert [held.hop for held in desk.host.snapshot().held] == [3]
+
+
+async def test_the_snapshot_says_what_the_engine_holds_and_that_it_keeps_its_pages(
+    desk: Desk,
+) -> None:
+    snapshot = desk.host.snapshot()
+    assert (snapshot.kv_tokens, snapshot.may_migrate) == (0, False)
+
+
+async def test_members_of_a_group_tell_what_of_their_contexts_they_share(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    desk = await desk_of(tmp_path, clock, "c1+1;", "c1+1;", SLOW)
+    for index in range(2):
+        one = place(rollout_id=rollout_id(GROUP, index), node_address=f"127.0.0.1:{index}")
+        desk.host.on_frame(one)
+    await eventually(lambda: desk.engine.stats().active == 2)
+    clock.advance(1.0)
+    await eventually(lambda: _shared(desk) == {5})
+    await desk.host.close()
+
+
+def _shared(desk: Desk) -> set[int]:
+    frames = [frame for frame in desk.sent if isinstance(frame, TurnReports)]
+    return {event.shared_tokens for event in frames[-1].finished} if frames else set()
+
+
 async def test_forgetting_an_older_hop_leaves_the_newer_placement(desk: Desk) -> None:
     await started(desk, place(hop=3))
     desk.host.on_frame(Forget(ROLLOUT, 2))
@@ -232,7 +271,7 @@ async def test_a_rollout_that_waits_for_its_close_stays_in_the_snapshot(desk: De
     desk.clock.advance(10.0)
     await eventually(lambda: desk.engine.stats().finished == 1)
     snapshot = desk.host.snapshot()
-    assert snapshot.held == (HeldRollout(ROLLOUT, 1, 2, 1, 3),)
+    assert snapshot.held == (HeldRollout(ROLLOUT, 1, 2, 1, 3, 8),)
     assert (snapshot.kind, snapshot.epoch, snapshot.policy_version) == (HostKind.ENGINE, 2, 3)
     desk.closer.gate.set()
     await eventually(lambda: desk.ends)

@@ -1,12 +1,12 @@
 """One rollout's try: turns, ends, recovery from the journal, versions (F4, F5, F14)."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from domain.engine import Finish, KvMode, PauseMode, Refusal
-from domain.events import TurnFinished
+from domain.events import TurnFinished, TurnSampled
 from domain.states import End
 from domain.wire import JournalTurn, TakeTurn
 from infra.clock import ManualClock
@@ -14,6 +14,7 @@ from tests.support import eventually
 from tests.unit.workers.rollout.builders import (
     AgentTwin,
     Rig,
+    calculator,
     ids,
     limits,
     place,
@@ -66,12 +67,56 @@ async def test_each_turn_that_goes_on_is_reported_with_its_counts(clock: ManualC
         rollout_id=one.place.rollout_id,
         try_=1,
         hop=1,
-        turn=0,
+        turn=1,
         tokens=13,
         sampled_tokens=5,
         oldest_version=3,
         tool_s=0.25,
     )
+
+
+async def test_a_gap_is_reported_when_the_tool_has_begun_and_turns_count_from_one(
+    clock: ManualClock,
+) -> None:
+    silent = AgentTwin(answer=lambda turn: None)
+    one = rig(clock, "c1+1;", agent=silent)
+    running = asyncio.create_task(one.loop().run())
+    await eventually(lambda: one.sent)
+    assert one.sent == [TurnSampled(one.place.rollout_id, 1, 1, 1, 10, 0.0)]
+    assert [turn.token_ids for turn in silent.turns] == [ids("c1+1;")]
+    await cancelled(running)
+
+
+async def test_the_next_host_tells_the_turn_that_was_answered_and_no_gap_that_goes_on(
+    clock: ManualClock,
+) -> None:
+    one = rig(clock, "c1+1;", "c2+0;", agent=AgentTwin())
+    one.agent.answer = lambda turn: calculator(turn) if turn.turn == 0 else None
+    running = asyncio.create_task(one.loop().run())
+    await eventually(lambda: len(one.agent.turns) == 2)
+    await cancelled(running)
+    one.sent.clear()
+    loop = one.loop(hop=2)
+    running = asyncio.create_task(loop.run())
+    await eventually(lambda: loop.episode.intent is not None)
+    await eventually(lambda: one.agent.hop == 2)
+    assert one.sent == []
+    assert (loop.episode.turns, loop.episode.finished_turns) == (2, 1)
+    one.agent.turns[1] = reply(1, tool("2", "call_1_0"))
+    await cancelled(running)
+    await cancelled(asyncio.create_task(one.loop(hop=3).run()), after=lambda: one.sent)
+    told = one.sent[0]
+    assert isinstance(told, TurnFinished)
+    assert (told.hop, told.turn, told.tool_s) == (3, 2, 0.5)
+
+
+async def cancelled(
+    running: "asyncio.Task[Ending]", after: Callable[[], object] = lambda: True
+) -> None:
+    """The host is gone once `after` holds."""
+    await eventually(after)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_turn_cut_by_its_limit_ends_truncated_and_never_reaches_the_environment(
