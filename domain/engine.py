@@ -13,6 +13,7 @@ from typing import Final, NewType
 
 from domain.errors import VenusError
 from domain.ids import GroupId, RolloutId
+from domain.kv_ticket import KvTicket
 
 RequestId = NewType("RequestId", str)
 """Names one call of `generate`; chosen by the caller, unique among the engine's open requests."""
@@ -145,6 +146,9 @@ class GenRequest:
     segment: int = 0
     weights_sha: str | None = None
     deadline_s: float | None = None
+    kv_source: KvTicket | None = None
+    """Pages of another engine for the beginning of `token_ids`; one that does not fit is counted and
+    computed anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,10 @@ class HostSnapshot:
     held: tuple[HeldRollout, ...] = ()
     policy_version: int = -1
     data_address: str = ""
-    """host:port where a node agent serves rollout hosts; empty for other kinds."""
+    """host:port where a node agent serves rollout hosts, and an engine hands out pages; else empty."""
     data_key: str = ""
-    """Key that the leader hands to rollout hosts with a placement."""
+    """Key that the leader hands to rollout hosts with a placement; of an engine, what it makes keys
+    to single departures from."""
     sandboxes: tuple[str, ...] = ()
     """Rollout tries that a node agent holds, as `rollout_id/try`."""
     kv_tokens: int = 0
@@ -88,6 +89,19 @@ class HostBeat:
 
 
 @dataclass(frozen=True, slots=True)
+class KvSource:
+    """Where a placement's pages may be fetched: of the one with `hop`, which is over, until `expires`.
+
+    `key` proves to the host at `address` that the leader sent whoever asks, and that host to it.
+    """
+
+    address: str
+    hop: int
+    expires: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Run this try on this engine host. `sampling` and limits come from the job's spec."""
 
@@ -105,6 +119,8 @@ class Place:
     task_json: str
     environment: int = 0
     """Place of its environment among those of its purpose, in the spec's order."""
+    kv: KvSource | None = None
+    """Who may still hold the pages; without it, or when it fails, they are computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from domain.engine import (
     WeightRef,
 )
 from domain.ids import RolloutId
+from domain.kv_ticket import KvTicket
 
 
 class Engine(Protocol):
@@ -57,6 +58,13 @@ class Engine(Protocol):
 
     def release(self, rollout_id: RolloutId) -> None:
         """Drop what is cached for the rollout: it will not come back."""
+        ...
+
+    async def export_kv(self, rollout_id: RolloutId) -> KvTicket:
+        """Copy what is cached for a rollout between its turns to where another engine can read it.
+
+        The copy lives until it is released or expires, whatever happens to the pages. Raises KvRefused.
+        """
         ...
 
     async def abort(self, request_ids: Sequence[RequestId]) -> tuple[GenResult, ...]:

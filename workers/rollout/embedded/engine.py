@@ -39,6 +39,7 @@ from domain.engine import (
     WeightRef,
 )
 from domain.ids import RolloutId
+from domain.kv_ticket import KvFailure, KvRefused, KvTicket
 from infra.failpoints import hit
 from infra.logging import get_logger
 from workers.models.folder import ModelFolder, load_weights, weights_sha
@@ -244,6 +245,10 @@ class EmbeddedEngine:
     def release(self, rollout_id: RolloutId) -> None:
         """Drop the rollout's keys: it will not come back."""
         self._post(lambda: self._core.release(rollout_id))
+
+    async def export_kv(self, rollout_id: RolloutId) -> KvTicket:
+        """Rows are not handed out: their rollouts are computed anew elsewhere."""
+        raise KvRefused(KvFailure.UNSUPPORTED, rollout_id)
 
     async def abort(self, request_ids: Sequence[RequestId]) -> tuple[GenResult, ...]:
         """End these requests now and return what they had sampled."""

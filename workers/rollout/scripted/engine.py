@@ -34,13 +34,19 @@ from domain.engine import (
     spans_of,
 )
 from domain.ids import RolloutId
+from domain.kv_ticket import KvFailure, KvRefused, KvTicket
 from infra.clock import Clock
 from infra.failpoints import hit
 from workers.rollout.guards import check
+from workers.rollout.kv_transfer.pages import KvRun
+from workers.rollout.kv_transfer.transfer import KvTransfer
+from workers.rollout.scripted.keys import LAYOUT, ScriptedKeys, content_of
 from workers.rollout.scripted.script import Script, ScriptedAnswer
 
 CAPABILITIES: Final = (Capability.REPRIORITISE, Capability.PAUSE_KEEP)
-"""As the embedded engine."""
+"""As the embedded engine; with a `KvTransfer` it hands its pages over as well."""
+
+EXPORT: Final = Capability.KV_EXPORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,7 @@ class ScriptedSizes:
     vocab_size: int
     context_tokens: int
     slots: int = 32
+    kv_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -65,6 +72,8 @@ class Call:
     task: asyncio.Task[None] | None = None
     started_s: float = 0.0
     version: int = 0
+    imported: int = 0
+    """Tokens of the prompt whose keys came from another engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +113,11 @@ class ScriptedEngine:
         version: int = 0,
         weights_sha: str = "",
         epoch: int = 0,
+        transfer: KvTransfer | None = None,
     ) -> None:
         """Start unpaused, serving nothing real under `version` and `weights_sha`."""
+        self._transfer = transfer
+        self._keys = ScriptedKeys()
         self._name = name
         self._sizes = sizes
         self._script = script
@@ -133,7 +145,8 @@ class ScriptedEngine:
             context_tokens=self._sizes.context_tokens,
             page_tokens=16,
             kv_pages=0,
-            capabilities=CAPABILITIES,
+            capabilities=CAPABILITIES if self._transfer is None else (*CAPABILITIES, EXPORT),
+            kv_tokens=self._sizes.kv_tokens,
         )
 
     def stats(self) -> EngineStats:
@@ -196,7 +209,15 @@ class ScriptedEngine:
         """There is nothing to keep."""
 
     def release(self, rollout_id: RolloutId) -> None:
-        """There is nothing to drop."""
+        """Forget the rollout's keys."""
+        self._keys.drop(rollout_id)
+
+    async def export_kv(self, rollout_id: RolloutId) -> KvTicket:
+        """Hand out what the rollout's finished turns left. Raises KvRefused."""
+        if self._transfer is None:
+            raise KvRefused(KvFailure.UNSUPPORTED)
+        run = self._keys.run(rollout_id)
+        return self._transfer.export(run, content_of(run))
 
     async def abort(self, request_ids: Sequence[RequestId]) -> tuple[GenResult, ...]:
         """End these requests with nothing sampled."""
@@ -268,6 +289,8 @@ class ScriptedEngine:
 
     def _accept(self, request: GenRequest) -> Call:
         call_number = self._tally.by_rollout[request.rollout_id]
+        if self._script.by_turn:
+            call_number = int(request.request_id.rpartition("/")[2])
         answer = self._script.answer(request.rollout_id, call_number)
         try:
             self._check(request, answer)
@@ -279,9 +302,24 @@ class ScriptedEngine:
         result: asyncio.Future[GenResult] = asyncio.get_running_loop().create_future()
         now = self._clock.monotonic()
         call = Call(request, answer, request.rank, len(self.requests), now, result)
+        call.imported = self._import(request)
         self._open[request.request_id] = call
         self._dispatch()
         return call
+
+    def _import(self, request: GenRequest) -> int:
+        """Take the pages that came with a request; 0 when they do not fit."""
+        ticket, transfer = request.kv_source, self._transfer
+        if ticket is None or transfer is None:
+            return 0
+        beginning = request.token_ids[: ticket.tokens]
+        run = KvRun(request.rollout_id, beginning, self._serving.sha, LAYOUT)
+        try:
+            content = transfer.take(ticket, run)
+        except KvRefused:
+            return 0
+        assert (content == content_of(run)).all(), "checked pages are those of these ids"
+        return ticket.tokens
 
     def _check(self, request: GenRequest, answer: ScriptedAnswer) -> None:
         if self._is_closed:
@@ -339,7 +377,7 @@ class ScriptedEngine:
             version_spans=spans_of(versions),
             finish=finish,
             weights_sha=self._serving.sha,
-            cached_tokens=answer.cached_tokens,
+            cached_tokens=max(answer.cached_tokens, call.imported),
             queued_s=(call.started_s or now) - call.accepted_s,
             generate_s=now - (call.started_s or now),
             error=error,
@@ -350,6 +388,11 @@ class ScriptedEngine:
 
     def _settle(self, call: Call, result: GenResult) -> None:
         is_finished = result.finish in (Finish.STOP, Finish.LENGTH)
+        if is_finished:
+            ids = (*call.request.token_ids, *result.token_ids)
+            self._keys.keep(result.rollout_id, ids, result.weights_sha)
+        else:
+            self._keys.drop(result.rollout_id)
         self._tally.finished += is_finished
         self._tally.aborted += not is_finished
         self._tally.steps += 1

@@ -40,6 +40,9 @@ class Script:
     default: tuple[ScriptedAnswer, ...] = ()
     by_rollout: Mapping[str, tuple[ScriptedAnswer, ...]] = field(default_factory=dict)
     mismatched_versions: frozenset[int] = frozenset()
+    by_turn: bool = False
+    """The call's number is the turn that the request's id ends with: engines that share a script go on
+    where another one stopped."""
 
     def answer(self, rollout_id: RolloutId, call: int) -> ScriptedAnswer:
         """The answer to the n-th call (0-based) of a rollout."""
@@ -50,12 +53,14 @@ class Script:
 
 
 def read_script(path: Path) -> Script:
-    """Read `{"default": [...], "by_rollout": {END: [...]}, "mismatched_versions": [...]}`."""
+    """Read `{"default": [...], "by_rollout": {END: [...]}, "mismatched_versions": [...],
+    "by_turn": false}`."""
     record = json.loads(path.read_text(encoding="utf-8"))
     return Script(
         default=_answers(record.get("default", [])),
         by_rollout={end: _answers(a) for end, a in record.get("by_rollout", {}).items()},
         mismatched_versions=frozenset(int(v) for v in record.get("mismatched_versions", [])),
+        by_turn=bool(record.get("by_turn", False)),
     )
 
 

@@ -1,0 +1,1 @@
+"""Tests: unit.workers.rollout.kv_transfer."""
