@@ -274,6 +274,8 @@ class Executor:
             node_key=node.snapshot.data_key,
             task_json=context.task(group).json,
             environment=context.environment(group),
+            # A placement raises the hop by one: what it follows had the number before.
+            kv=self._hosts.kv_source(command.kv_from, command.rollout_id, command.hop - 1),
         )
         effects.frames.append((command.host_id, command.epoch, frame))
 

@@ -14,8 +14,18 @@ from typing import Final
 from domain.events import HeldRollout, HostJoined
 from domain.ids import HostId, RolloutId
 from domain.states import HostKind
-from domain.wire import Challenge, Hello, HostBeat, HostSnapshot, LeaderBeat, Proof, Refused
+from domain.wire import (
+    Challenge,
+    Hello,
+    HostBeat,
+    HostSnapshot,
+    KvSource,
+    LeaderBeat,
+    Proof,
+    Refused,
+)
 from infra.frames import Channel, ConnectionEnded
+from infra.kv_access import ACCESS_S, access_key
 from infra.link import LEADER_BEAT_S
 from infra.logging import get_logger
 from infra.proofs import fresh_nonce, proof, same
@@ -82,6 +92,18 @@ class Hosts:
             peer.channel.send(record)
             return True
         return False
+
+    def kv_source(self, host_id: HostId | None, rollout_id: RolloutId, hop: int) -> KvSource | None:
+        """Where the next host may fetch what the placement with this hop left; None: nowhere.
+
+        The key opens that one placement for a while, and its host takes it as word that it is over.
+        """
+        peer = None if host_id is None else self.connected.get(host_id)
+        if peer is None or not peer.snapshot.may_migrate:
+            return None
+        expires = int(time.time() + ACCESS_S)
+        key = access_key(peer.snapshot.data_key, rollout_id, hop, expires)
+        return KvSource(peer.snapshot.data_address, hop, expires, key)
 
     async def drop(self, host_id: HostId, epoch: int, cause: str) -> None:
         """Hang up on a host whose lease ended."""

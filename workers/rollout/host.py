@@ -19,9 +19,10 @@ from typing import Final
 from domain.engine import Capability, EngineStats
 from domain.events import HeldRollout, TryFailed
 from domain.ids import AttemptId, HostId, OrganizationId, RolloutId
+from domain.kv_ticket import KvFailure, KvRefused, KvTicket
 from domain.schedule import WaitReason
 from domain.states import HostKind
-from domain.wire import Forget, HostSnapshot, Place, Ranks, Suspend, Sync
+from domain.wire import Forget, HostSnapshot, KvSource, Place, Ranks, Suspend, Sync
 from infra import failpoints
 from infra.clock import Clock
 from infra.logging import get_logger
@@ -31,8 +32,11 @@ from workers.models.chat import ChatFormat
 from workers.rollout import seams
 from workers.rollout.agent_client import NodeAgents
 from workers.rollout.closing import RolloutCloser
+from workers.rollout.departures import Departures
 from workers.rollout.figures import Figures
 from workers.rollout.job_spec import JobSpec, limits_of
+from workers.rollout.kv_transfer.door import KvDoor
+from workers.rollout.kv_transfer.fetcher import Fetched
 from workers.rollout.measures import Synced, Used
 from workers.rollout.meter import HostMeter
 from workers.rollout.outcomes import Superseded, TryEnded
@@ -69,6 +73,8 @@ class HostPorts:
     set_mode: Callable[[str], None]
     measured: Callable[[Used | Synced], None] = field(default=lambda used: None)
     """Hears of each placement's use when it has ended, and of each sync."""
+    kv: KvDoor | None = None
+    """None: rollouts leave without pages and are computed anew where they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,18 @@ class RolloutHost:
         meter = HostMeter(ports.clock.monotonic)
         self._reports = TurnReporter(ports.clock, ports.emit)
         self._loop_ports = LoopPorts(
-            ports.engine, gate, ports.chat, ports.clock, self._reports.add, meter
+            ports.engine,
+            gate,
+            ports.chat,
+            ports.clock,
+            self._reports.add,
+            meter,
+            fetch=self._fetch,
+        )
+        self._departures = (
+            None
+            if ports.kv is None
+            else Departures(ports.engine, ports.kv.transfer, self._held.__contains__)
         )
         self.sync = WeightSync(
             ports.engine,
@@ -132,7 +149,7 @@ class RolloutHost:
 
     def snapshot(self) -> HostSnapshot:
         """All that this host holds, rollouts that wait for Postgres included."""
-        info = self._ports.engine.info()
+        info, door = self._ports.engine.info(), self._ports.kv
         return HostSnapshot(
             host_id=self._identity.host_id,
             epoch=self._identity.epoch,
@@ -153,13 +170,16 @@ class RolloutHost:
             ),
             policy_version=info.version,
             kv_tokens=info.kv_tokens,
-            may_migrate=Capability.KV_EXPORT in info.capabilities,
+            may_migrate=door is not None and Capability.KV_EXPORT in info.capabilities,
+            data_address="" if door is None else door.address,
+            data_key="" if door is None else door.key,
         )
 
     def figures(self) -> dict[str, float]:
         """Figures of each heartbeat."""
         counts = {f"rollouts_{name}": float(count) for name, count in self.counts.items()}
-        return self._figures.read() | counts | {"held": float(len(self._held))}
+        kv = {} if self._ports.kv is None else self._ports.kv.transfer.figures()
+        return self._figures.read() | counts | kv | {"held": float(len(self._held))}
 
     def phases(self) -> dict[RolloutId, str]:
         """What each rollout on this host does at the moment, a `WaitReason`."""
@@ -182,13 +202,24 @@ class RolloutHost:
                 self._rank(dict(ranks))
             case Forget(rollout_id=rollout_id, hop=hop):
                 self._forget(rollout_id, hop)
-            case Suspend(rollout_id=rollout_id, hop=hop):
-                self._suspend(rollout_id, hop)
+            case Suspend(rollout_id=rollout_id, hop=hop, keep_kv=keep_kv):
+                self._suspend(rollout_id, hop, keep_kv)
             case Sync(policy=policy):
                 self.sync.order(policy)
             case _:
                 self.counts["unknown_frames"] += 1
                 self._log.warning("frame.unexpected", kind=type(frame).__name__)
+
+    async def depart(self, rollout_id: RolloutId, hop: int) -> KvTicket:
+        """The ticket for whoever proved to be the next host after the placement with this hop.
+
+        Such a proof says that the placement is over, also where the leader's own word was lost.
+        Raises KvRefused.
+        """
+        if self._departures is None:
+            raise KvRefused(KvFailure.UNSUPPORTED)
+        self._suspend(rollout_id, hop, keep_kv=True)
+        return await self._departures.ticket(rollout_id, hop)
 
     async def close(self) -> None:
         """Stop every task and wait for them."""
@@ -196,6 +227,8 @@ class RolloutHost:
             self._drop(rollout_id)
         self._syncing.cancel()
         await asyncio.gather(self._syncing, *self._stopping, return_exceptions=True)
+        if self._departures is not None:
+            await self._departures.close()
         await self._reports.close()
 
     def _place(self, place: Place) -> None:
@@ -261,30 +294,46 @@ class RolloutHost:
             self.counts["forgotten"] += 1
             self._drop(rollout_id)
 
-    def _suspend(self, rollout_id: RolloutId, hop: int) -> None:
+    def _suspend(self, rollout_id: RolloutId, hop: int, keep_kv: bool) -> None:
         if hop > self._hops.get(rollout_id, -1):
             self._remember(rollout_id, hop)
         held = self._held.get(rollout_id)
-        if held is not None and held.place.hop <= hop:
-            self.counts["suspended"] += 1
-            self._drop(rollout_id)
+        if held is None or held.place.hop > hop:
+            return
+        self.counts["suspended"] += 1
+        self._drop(rollout_id, keeps_keys=keep_kv and self._departures is not None)
+        if keep_kv and self._departures is not None:
+            self._departures.begin(rollout_id, held.place.hop, held.task)
 
-    def _drop(self, rollout_id: RolloutId) -> None:
+    async def _fetch(self, rollout_id: RolloutId, source: KvSource) -> Fetched | None:
+        """The pages of a rollout that comes from another host; None: they are computed."""
+        if self._ports.kv is None:
+            return None
+        try:
+            fetched = await self._ports.kv.fetcher.fetch(rollout_id, source)
+        except KvRefused as refused:
+            self._log.info("kv.not_fetched", rollout_id=rollout_id, cause=str(refused))
+            return None
+        failpoints.hit(seams.FETCHED)
+        return fetched
+
+    def _drop(self, rollout_id: RolloutId, keeps_keys: bool = False) -> None:
         """Abort a placement at once; its task ends by itself."""
         held = self._held.get(rollout_id)
         if held is None:
             return
-        self._release(held)
+        self._release(held, keeps_keys)
         held.task.cancel()
         self._stopping.add(held.task)
         held.task.add_done_callback(self._stopping.discard)
 
-    def _release(self, held: Held) -> None:
+    def _release(self, held: Held, keeps_keys: bool = False) -> None:
         if self._held.get(held.place.rollout_id) is held:
             del self._held[held.place.rollout_id]
             self._reports.drop(held.place.rollout_id)
             self._loop_ports.prefixes.leave(held.place.group_id, held.place.rollout_id)
-            self._ports.engine.release(held.place.rollout_id)
+            if not keeps_keys:
+                self._ports.engine.release(held.place.rollout_id)
 
     def _remember(self, rollout_id: RolloutId, hop: int) -> None:
         self._hops.pop(rollout_id, None)

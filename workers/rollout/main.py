@@ -6,12 +6,15 @@ not the newest row's: an evaluation that is under way may need an older version.
 
 import asyncio
 import shutil
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from domain.engine import Capability
 from domain.errors import FencedOut, NotFound, PayloadUnreadable, StoreUnavailable
-from domain.ids import AttemptId
+from domain.ids import AttemptId, RolloutId
+from domain.kv_ticket import KvTicket
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
@@ -29,6 +32,8 @@ from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 from workers.rollout.figures import EngineWatch
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import read_spec
+from workers.rollout.kv_transfer.door import KvDoor
+from workers.rollout.kv_transfer.transfer import KvTransfer
 from workers.rollout.measures import Measure, Ready, write
 from workers.rollout.outcomes import EngineFault
 from workers.rollout.ports import Engine
@@ -55,8 +60,7 @@ async def serve(context: HostContext) -> None:
     if attempt_id is None:
         raise context.fault("an engine host without an attempt")
     settings, clock = context.settings, SystemClock()
-    database = Database(settings.database_url)
-    blobs = Blobs(settings.object_store_url)
+    database, blobs = Database(settings.database_url), Blobs(settings.object_store_url)
     job = await _read(database, attempt_id)
     spec = read_spec(job.spec, job.manifests, settings.limits.context_tokens)
     scratch = scratch_folder(settings.home, context)
@@ -66,9 +70,11 @@ async def serve(context: HostContext) -> None:
     except (NotFound, PayloadUnreadable) as error:
         raise context.fault(f"base model: {error}") from error
     folder = read_folder(path)
+    transfer, script = KvTransfer(time.time), scripted_engine(attempt_id)
     engine = await asyncio.to_thread(
-        make_engine, spec.model.base, folder, settings.limits, scripted_engine(attempt_id)
+        make_engine, spec.model.base, folder, settings.limits, transfer, script
     )
+    door = _door_of(engine, transfer, lambda rollout, hop: host.depart(rollout, hop))
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)
     outbox = Outbox[Measure](database, fence, clock, write)
@@ -100,18 +106,19 @@ async def serve(context: HostContext) -> None:
             emit=link.send,
             set_mode=set_mode,
             measured=outbox.put,
+            kv=door,
         ),
-        SyncPlan(
-            scratch,
-            settings.intervals.progress_sync_s * SYNC_SHARE,
-        ),
+        SyncPlan(scratch, settings.intervals.progress_sync_s * SYNC_SHARE),
     )
     watch = EngineWatch(engine, clock, settings.intervals.progress_decode_s)
     try:
         context.mode = "decode"
-        await _until_over(context, host, [link.run(), outbox.run()], watch)
+        loops = [link.run(), outbox.run(), *(one.run() for one in (door,) if one is not None)]
+        await _until_over(context, host, loops, watch)
     finally:
         await host.close()
+        if door is not None:
+            await door.close()
         await outbox.flush()
         await agents.close()
         await engine.close()
@@ -120,19 +127,41 @@ async def serve(context: HostContext) -> None:
 
 
 def make_engine(
-    name: str, folder: ModelFolder, limits: Limits, script: Path | None = None
+    name: str,
+    folder: ModelFolder,
+    limits: Limits,
+    transfer: KvTransfer,
+    script: Path | None = None,
 ) -> Engine:
     """An engine with the model's base weights, which are no policy of the attempt yet.
 
-    It is the embedded one, unless a test gives a script to replay.
+    It is the embedded one, unless a test gives a script to replay. `transfer` carries pages of engines
+    that hand them over.
     """
     if script is not None:
-        sizes = ScriptedSizes(
-            folder.config.vocab_size, folder.config.max_position_embeddings, limits.engine_slots
+        context, played = folder.config.max_position_embeddings, read_script(script)
+        vocabulary, slots = folder.config.vocab_size, limits.engine_slots
+        return ScriptedEngine(
+            name,
+            ScriptedSizes(vocabulary, context, slots, played.kv_tokens),
+            played,
+            SystemClock(),
+            version=-1,
+            transfer=transfer,
         )
-        return ScriptedEngine(name, sizes, read_script(script), SystemClock(), version=-1)
     rows = max(limits.engine_slots, min(limits.kv_pages, ROWS_PER_SLOT * limits.engine_slots))
     return EmbeddedEngine(name, folder, EngineLimits(limits.engine_slots, rows), version=-1)
+
+
+def _door_of(
+    engine: Engine,
+    transfer: KvTransfer,
+    depart: Callable[[RolloutId, int], Awaitable[KvTicket]],
+) -> KvDoor | None:
+    """A door where the engine hands pages over; else nobody listens."""
+    if Capability.KV_EXPORT not in engine.info().capabilities:
+        return None
+    return KvDoor(transfer, depart)
 
 
 def scratch_folder(home: Path, context: HostContext) -> Path:

@@ -31,6 +31,12 @@ UPLOADED: Final = "rollout.uploaded"
 CLOSED: Final = "rollout.closed"
 """The close is committed, the leader does not know; `drop` loses the notification."""
 
+EXPORTED: Final = "kv.exported"
+"""The pages of a rollout that leaves are copied, the target has heard nothing."""
+
+FETCHED: Final = "kv.fetched"
+"""The target holds the pages, the source may let go, nothing is sampled with them yet."""
+
 SYNC_CHUNK: Final = "sync.chunk"
 """A chunk of new weights is about to be written; `count=2` is the middle of a small model's."""
 

@@ -1,6 +1,7 @@
 """One rollout's try on this host, as one asyncio task: attach, then turns until an end.
 
     attach -> [restore] -> generate -> journal the intent and await the reply -> append -> generate ...
+       +-> [fetch the pages that another host has]         beside the wait for a tool that still runs
 
 Nothing is sampled before `attach` has raised the agent's hop. An intent that the journal holds
 without a reply is sent again with its own tokens, never sampled again. The end is natural
@@ -9,15 +10,16 @@ without a reply is sent again with its own tokens, never sampled again. The end 
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from domain.engine import EngineRefused, Finish, GenRequest, GenResult, Refusal, RequestId
 from domain.events import TurnFinished, TurnSampled
+from domain.ids import RolloutId
 from domain.schedule import WaitReason
 from domain.states import End
-from domain.wire import Attached, JournalTurn, Place, TakeTurn
+from domain.wire import Attached, JournalTurn, KvSource, Place, TakeTurn
 from infra import failpoints
 from infra.clock import Clock
 from venusrl.env.wire import BadRecord, message_to_json
@@ -27,6 +29,7 @@ from workers.rollout.agent_client import AgentLost, AgentRefusal, NodeAgent
 from workers.rollout.episode import Ending, Episode, Intent
 from workers.rollout.gaps import ToolGaps
 from workers.rollout.job_spec import RolloutLimits, SamplingSpec, sampling_of
+from workers.rollout.kv_transfer.fetcher import Fetched
 from workers.rollout.meter import HostMeter, Use
 from workers.rollout.outcomes import EngineFault, TryEnded, failure_of
 from workers.rollout.ports import Engine
@@ -59,6 +62,8 @@ class LoopPorts:
     meter: HostMeter
     gaps: ToolGaps = field(default_factory=ToolGaps)
     prefixes: SharedPrefixes = field(default_factory=SharedPrefixes)
+    fetch: Callable[[RolloutId, KvSource], Awaitable[Fetched | None]] | None = None
+    """Brings the pages of a rollout that another host had; None when they cannot be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class TurnLoop:
         self._agent = agent
         self._ports = ports
         self._timer: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Future[Fetched | None] | None = None
         self.rank = place.rank
         self.phase = WaitReason.ATTACHING
         """What this try does at the moment, as far as it knows."""
@@ -94,6 +100,9 @@ class TurnLoop:
         try:
             attached = await self._agent.attach(place.rollout_id, place.try_, place.hop)
             failpoints.hit(seams.ATTACHED)
+            if place.kv is not None and self._ports.fetch is not None:
+                fetching = self._ports.fetch(place.rollout_id, place.kv)
+                self._fetching = asyncio.ensure_future(fetching)
             ending = self._restore(attached)
             while ending is None:
                 ending = await self._turn()
@@ -108,6 +117,7 @@ class TurnLoop:
             return Ending(End.TIMEOUT, f"{self._plan.limits.wall_s:g} s")
         finally:
             self._timer.cancel()
+            await self._drop_fetched()
 
     def _restore(self, attached: Attached) -> Ending | None:
         """Rebuild the ids from the journal: sampled ones verbatim, replies rendered as before."""
@@ -164,6 +174,7 @@ class TurnLoop:
         pinned = place.pinned_version if place.evaluation else None
         self.phase = WaitReason.WAITS_FOR_WEIGHTS
         weights_sha = await self._in_time(ports.gate.admit(pinned))
+        fetched = await self._take_fetched()
         turn = self.episode.turns
         request = GenRequest(
             request_id=RequestId(f"{place.rollout_id}/{place.try_}/{place.hop}/{turn}"),
@@ -180,10 +191,15 @@ class TurnLoop:
             ),
             rank=float(self.rank),
             weights_sha=weights_sha,
+            kv_source=None if fetched is None else fetched.ticket,
         )
         self.phase = WaitReason.RUNNING
-        with self._ports.meter.generating(self.use):
-            result = await self._sample(request)
+        try:
+            with self._ports.meter.generating(self.use):
+                result = await self._sample(request)
+        finally:
+            if fetched is not None:
+                fetched.close()
         if result.finish is Finish.ABORT and not result.token_ids:
             raise _OutOfTime
         if pinned is not None and any(version != pinned for version in result.versions):
@@ -197,6 +213,28 @@ class TurnLoop:
                 result.generate_s,
             )
         )
+
+    async def _take_fetched(self) -> Fetched | None:
+        """The pages that were asked for after the attach, once; the fetch has a deadline of its own."""
+        fetching = self._fetching
+        if fetching is None:
+            return None
+        assert self._timer is not None
+        both: set[asyncio.Future[Any]] = {fetching, self._timer}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not fetching.done():
+            raise _OutOfTime
+        self._fetching = None
+        return fetching.result()
+
+    async def _drop_fetched(self) -> None:
+        """Let go of pages that nobody took: the rollout has ended or left first."""
+        fetching, self._fetching = self._fetching, None
+        if fetching is None:
+            return
+        await _cancelled(fetching)
+        if not fetching.cancelled() and (fetched := fetching.result()) is not None:
+            fetched.close()
 
     async def _sample(self, request: GenRequest) -> GenResult:
         """Generate, waiting while the queue is full. What time cut off comes back with `abort`."""

@@ -110,7 +110,12 @@ class KvServer:
 
     async def run(self) -> None:
         """Serve until `stop` or cancellation."""
-        await self._server.serve(sockets=[self._socket])
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            for listener in getattr(self._server, "servers", ()):
+                listener.close()
+            self._socket.close()
 
     def stop(self) -> None:
         """Make `run` return, which closes the door."""

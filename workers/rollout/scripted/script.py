@@ -43,6 +43,8 @@ class Script:
     by_turn: bool = False
     """The call's number is the turn that the request's id ends with: engines that share a script go on
     where another one stopped."""
+    kv_tokens: int = 0
+    """Capacity that the engine's host tells; 0 leaves its pressure unknown."""
 
     def answer(self, rollout_id: RolloutId, call: int) -> ScriptedAnswer:
         """The answer to the n-th call (0-based) of a rollout."""
@@ -54,13 +56,14 @@ class Script:
 
 def read_script(path: Path) -> Script:
     """Read `{"default": [...], "by_rollout": {END: [...]}, "mismatched_versions": [...],
-    "by_turn": false}`."""
+    "by_turn": false, "kv_tokens": 0}`."""
     record = json.loads(path.read_text(encoding="utf-8"))
     return Script(
         default=_answers(record.get("default", [])),
         by_rollout={end: _answers(a) for end, a in record.get("by_rollout", {}).items()},
         mismatched_versions=frozenset(int(v) for v in record.get("mismatched_versions", [])),
         by_turn=bool(record.get("by_turn", False)),
+        kv_tokens=int(record.get("kv_tokens", 0)),
     )
 
 
