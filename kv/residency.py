@@ -8,7 +8,6 @@ page of a turn admitted in a tick is evicted in that tick.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 
@@ -24,16 +23,16 @@ class Claimant(Protocol):
 C = TypeVar("C", bound=Claimant)
 
 
-@dataclass(slots=True)
 class Choice(Generic[C]):
     """Outcome of one tick."""
 
-    admitted: list[C] = field(default_factory=list)
-    """Waiting turns that run now, best first."""
-    low: list[C] = field(default_factory=list)
-    """Those whose pages may go, worst first."""
-    blocked: C | None = None
-    """The best-ranked turn that does not fit."""
+    def __init__(self) -> None:
+        self.admitted: list[C] = []
+        """Waiting turns that run now, best first."""
+        self.low: list[C] = []
+        """Those whose pages may go, worst first."""
+        self.blocked: C | None = None
+        """The best-ranked turn that does not fit."""
 
 
 def choose(
