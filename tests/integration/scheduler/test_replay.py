@@ -39,6 +39,8 @@ def store() -> Iterator[Path]:
         wait_until(lambda: files_of(logs), ENDS_WITHIN_S, "no segment came")
         query = "select count(*) from train_step where job_id = %s"
         wait_until(lambda: stack.query(query, job.id)[0][0] > 0, ENDS_WITHIN_S)
+        is_open = "select count(*) from rollout_group where job_id = %s and closed_at is null"
+        wait_until(lambda: stack.query(is_open, job.id)[0][0] > 0, ENDS_WITHIN_S)
         leader = stack.leader()
         assert leader is not None
         os.kill(leader.pid, signal.SIGKILL)
