@@ -29,8 +29,9 @@ from scheduler.core.state import Pass
 GANG_STATES = frozenset(
     {JobState.PROVISIONING, JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING}
 )
-"""States whose jobs hold a gang. A resuming one runs nothing yet and simply queues again: its rows may
-be of the gang that it waits for or of the one that its pause gave back."""
+"""States whose jobs hold a gang. A resuming one holds the gang whose rows are up, and queues without:
+a pause gives its rows back before the job is shown as resuming. Hosts whose joining was refused as
+foreign never join again while they live, so rows that are up belong to a gang or are given back."""
 
 
 def restore(run: Pass, event: StateRestored) -> None:
@@ -138,11 +139,11 @@ def _keep_own_pause(job: JobRecord, wished: int | None) -> None:
 
 def _restore_gang(run: Pass, job: JobRecord, rows: list[RestoredHost]) -> None:
     engines = sum(1 for row in rows if row.kind is HostKind.ENGINE)
-    if job.state in GANG_STATES:
+    if job.state in GANG_STATES or (rows and job.state is JobState.RESUMING):
         gangs.take_gang(run.state, job, engines or job.plan.engines_min)
         if job.state not in (JobState.PAUSING, JobState.CANCELLING):
             gangs.emit_grant(run, job)
-    elif rows and job.state is not JobState.RESUMING:
+    elif rows:
         gangs.release_gang(run, job)
 
 

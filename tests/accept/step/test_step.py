@@ -15,7 +15,8 @@ from domain.plan import Order
 
 EVENTS: Final = 300_000
 ROUNDS: Final = 3
-"""Windows of one run; the best one counts, caches of a shared processor belong to nobody."""
+"""Runs from the start; the first that is within all figures counts, caches of a shared processor belong
+to nobody. A later window of the same run has fewer live rollouts: late members are not replaced."""
 
 EVENTS_PER_S_LEAST: Final = 50_000
 P99_MAX_US: Final = 1_000.0
@@ -33,12 +34,10 @@ pytestmark = pytest.mark.accept
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_step_at_100_000_live_rollouts_stays_within_its_figures(shape: Shape) -> None:
-    bench = Bench(shape)
-    bench.fill()
-    measured = [bench.measure(EVENTS)]
-    while not is_within(shape, measured[-1]) and len(measured) < ROUNDS:
-        measured.append(bench.measure(EVENTS))
-    best = measured[-1]
+    for _ in range(ROUNDS):
+        best = measure(shape)
+        if is_within(shape, best):
+            break
     sys.stdout.write("\n" + table(best))
     is_late = shape.lived_least > 0
     assert best.live_rollouts >= (LATE_LIVE_LEAST if is_late else LIVE_LEAST)
@@ -48,6 +47,13 @@ def test_a_step_at_100_000_live_rollouts_stays_within_its_figures(shape: Shape) 
     assert best.p99_us < P99_MAX_US
     assert best.max_us < MAX_US
     assert shape.order is not Order.OLDEST or best.events_per_s >= EVENTS_PER_S_LEAST
+
+
+def measure(shape: Shape) -> Figures:
+    """One run from the start."""
+    bench = Bench(shape)
+    bench.fill()
+    return bench.measure(EVENTS)
 
 
 def is_within(shape: Shape, figures: Figures) -> bool:

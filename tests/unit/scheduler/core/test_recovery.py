@@ -23,10 +23,10 @@ from domain.events import (
     StateRestored,
 )
 from domain.ids import GroupId, HostId, RolloutId, node_host_id, ordinal_of, rollout_id
-from domain.plan import EvaluationPlan, JobPlan
+from domain.plan import EvaluationPlan, JobPlan, Priority
 from domain.states import Desired, End, HostKind, JobState, Purpose
 from scheduler.core import evaluation
-from tests.simulation.plans import plan
+from tests.simulation.plans import plan, pool
 from tests.unit.scheduler.core.bench import Bench, engine_id, gid, held, policy, trainer_id
 
 JOB = plan(max_steps=9)
@@ -278,7 +278,7 @@ def test_queued_jobs_keep_their_order() -> None:
     assert [bench.job(name).queue_position for name in ("b", "c")] == [1, 2]
 
 
-def test_a_resuming_or_new_job_queues_again() -> None:
+def test_a_resuming_or_new_job_goes_on() -> None:
     bench = restored(job_row(group_row(0), state=JobState.RESUMING))
     assert len(bench.found(GrantGang)) == 1
     bench.engine(JOB, 0, version=0)
@@ -289,6 +289,27 @@ def test_a_resuming_or_new_job_queues_again() -> None:
     assert bench.forked()[0].group_id == gid(0)
     bench = restored(job_row(state=JobState.VALIDATING, policy=None), hosts=())
     assert bench.job().state is JobState.PROVISIONING
+
+
+def test_a_resuming_job_whose_hosts_are_up_holds_them_before_anything_is_granted() -> None:
+    """They joined no second time, so a later grant of the same rows waited for them for ever."""
+    waiting = replace(
+        job_row(), plan=plan("b", priority=Priority.HIGH), state=JobState.QUEUED, policy=None
+    )
+    resuming = job_row(state=JobState.RESUMING)
+    bench = Bench(pool(engines=2, trainers=1))
+    bench.feed(StateRestored((waiting, resuming), HOSTS))
+    assert [grant.job_id for grant in bench.found(GrantGang)] == [JOB.job_id]
+    assert bench.job("b").gang is None
+    bench.engine(JOB, 0, version=0)
+    bench.node()
+    bench.trainer(JOB)
+    assert bench.job().state is JobState.RUNNING
+
+
+def test_a_resuming_job_without_hosts_queues_again() -> None:
+    bench = restored(job_row(state=JobState.RESUMING), hosts=())
+    assert len(bench.found(GrantGang)) == 1
 
 
 def test_an_evaluation_goes_on_where_it_stood() -> None:
