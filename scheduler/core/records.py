@@ -118,6 +118,8 @@ class GroupRecord:
     opened_at_step: int
     rollouts: list[RolloutRecord]
     phase: GroupPhase = GroupPhase.OPEN
+    task: int | None = None
+    """Number of its task (`SandboxReady.task`); None until it is told."""
     node: HostId | None = None
     engine: HostId | None = None
     grade_epoch: int = 0
