@@ -32,9 +32,11 @@ INTERPRETED: Final = {
 ENTRY: Final = "benchmarks.schedule.run"
 
 TRIED: Final = (
-    ("low", "venus", "--tier", "--batches", "2"),
-    ("low", "rollflash", "--batches", "2"),
-    ("low", "thunderagent-upstream", "--batches", "2"),
+    ("mid", "venus", "--tier", "--batches", "2"),
+    ("mid", "venus", "--off", "demotion", "--batches", "2"),
+    ("mid", "rollflash", "--batches", "2"),
+    ("mid", "thunderagent-upstream", "--batches", "2"),
+    ("mid", "ttl", "--batches", "2"),
 )
 """Runs that a build must repeat exactly: of each kind of queue and eviction, seconds each."""
 
