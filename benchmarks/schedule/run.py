@@ -22,9 +22,10 @@ from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
 from domain.plan import AfterTries, JobPlan, Mechanism, OnNoSignal, StrategyName
 from simulation.bound import Bound, Machines, fastest_line_s, perfect_packing
 from simulation.engine import EngineCounts
+from simulation.runs import Outcome, Setup
 from simulation.summary import quantile
 from simulation.workload.workload import Workload
-from simulation.world import Outcome, Setup, World
+from simulation.world import World
 
 EXPECTED_TURNS = 46
 """The plan's prior: the median of turns of the recorded base `swe_glm`, what its user would write."""
