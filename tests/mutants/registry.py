@@ -129,7 +129,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "unstable tie",
-        "scheduler.core.strategies.rules:least_loaded",
+        "scheduler.core.rules:least_loaded",
         "(engine.load, engine.host_id)",
         "(engine.load, hash(engine.host_id))",
         ("tests/property/test_determinism.py::test_three_hash_seeds_give_the_same_commands",),
