@@ -167,6 +167,8 @@ class Lease:
     is_private: bool = False
     """Its weights changed on the way: nobody else may ever match what it computes."""
     is_parked: bool = False
+    parked: list[tuple[int, ...]] = field(default_factory=list)
+    """What its pages held when it was parked: a fork of its rollout may have gone on in the last one."""
 
     @property
     def pages(self) -> list[int]:

@@ -140,6 +140,7 @@ class PageTable:
         self._stop_fetch(lease, now)
         self._remember(lease)
         lease.is_parked = True
+        lease.parked = [node.tokens for node in lease.nodes]
         self.tree.unlock(lease.nodes, now)
 
     def resume(self, lease: Lease, now: float) -> None:
@@ -147,7 +148,9 @@ class PageTable:
         assert lease.is_parked
         lease.is_parked = False
         left = 0
-        while left < len(lease.nodes) and lease.nodes[left].is_usable:
+        for node, tokens in zip(lease.nodes, lease.parked, strict=False):
+            if not node.is_usable or node.tokens != tokens:
+                break
             left += 1
         del lease.nodes[left:]
         for node in lease.nodes:
@@ -220,11 +223,13 @@ class PageTable:
     def fetch(self, lease: Lease, nodes: Sequence[Node], now: float) -> list[int]:
         """Take device pages for nodes that `missing` gave; none of them when there is no room."""
         self.truncate(lease, lease.length // PAGE_TOKENS * PAGE_TOKENS, now)
-        has_room = self.tree.make_room(len(nodes), EvictReason.FETCH, now)
-        if not has_room or any(node.copy is None for node in nodes):
+        for node in nodes:
+            node.is_coming = True  # an outer tier gives none of them up for what leaves meanwhile
+        if not self.tree.make_room(len(nodes), EvictReason.FETCH, now):
+            for node in nodes:
+                node.is_coming = False
             return []
         for node in nodes:
-            node.is_coming = True
             self.tree.place(node)
             self._take(lease, node, now)
         return [node.page for node in nodes if node.page is not None]
@@ -361,8 +366,14 @@ class PageTable:
             self.tree.unlock(tail, now)
 
     def _stop_fetch(self, lease: Lease, now: float) -> None:
-        if not lease.is_parked and any(node.is_coming for node in lease.nodes):
-            self.failed(lease, now)
+        """The turn does not wait for its fetch: the copies stay where they are."""
+        coming = [node for node in lease.nodes if node.is_coming]
+        if lease.is_parked or not coming:
+            return
+        self._cut(lease, lease.nodes.index(coming[0]), now)
+        for node in reversed(coming):
+            node.is_coming = False
+            self.tree.withdraw(node)
 
     def _count_hit(self, node: Node, tokens: int) -> None:
         self.hit_tokens[node.kv_class] += tokens

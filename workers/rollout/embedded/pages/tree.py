@@ -176,6 +176,11 @@ class PageTree:
             self._note_leaf(node.parent)
         self._note_leaf(node)
 
+    def withdraw(self, node: Node) -> None:
+        """Take the page back from a node whose content is in an outer tier."""
+        assert node.copy is not None
+        self._unplace(node)
+
     def attach(self, node: Node, parent: Node | None) -> None:
         """Hang the node below another one."""
         node.parent = parent

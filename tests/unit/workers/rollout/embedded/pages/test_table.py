@@ -275,7 +275,7 @@ def test_a_fetch_that_ends_early_leaves_no_page_without_content(end: str) -> Non
         table.truncate(lease, 0, 0.0)
     check(table)
     assert len(table.tree.free) == 8
-    assert table.tree.index == {}
+    assert len(table.tree.index) == (0 if end == "failed" else 2)
 
 
 def test_a_context_from_another_engine_is_found_by_its_rollout_and_its_group() -> None:
