@@ -88,6 +88,7 @@ class Refusal(StrEnum):
     UNREADABLE = "unreadable"
     CHECKSUM = "checksum"
     WRONG_SHAPES = "wrong_shapes"
+    UNTIED_HEAD = "untied_head"
     PROBE_MISMATCH = "probe_mismatch"
     CLOSED = "closed"
 

@@ -63,6 +63,8 @@ class KvArena:
         self._whole = torch.zeros(sizes, dtype=shape.dtype, device=device)
         self.layers: tuple[Tensor, ...] = self._whole.unbind(0)
         """Per layer [pages + 2, 2, kv_heads, 16, head_dim]; views, written in place."""
+        self.stamps = np.zeros(pages + _EXTRA_PAGES, dtype=np.int64)
+        """Per page, how often it was written to: a copy with an older stamp is out of date."""
 
     def read(self, pages: Sequence[int]) -> Tensor:
         """A copy of these pages in the memory of the host: [n, page_bytes], uint8."""
@@ -74,15 +76,22 @@ class KvArena:
         assert content.shape == (len(pages), self.shape.page_bytes)
         sizes = (len(pages), *self._whole.shape[:1], *self._whole.shape[2:])
         values = content.contiguous().view(self.shape.dtype).view(sizes)
+        self.stamps[list(pages)] += 1
         self._whole[:, self._index(pages)] = values.to(self.device).transpose(0, 1)
 
     def copy(self, source: int, target: int) -> None:
         """Copy one page onto another: a sequence goes on where another one branched off."""
+        self.stamps[target] += 1
         self._whole[:, target] = self._whole[:, source]
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero these pages: what is in them is not a number, or another tenant's."""
+        self.stamps[list(pages)] += 1
         self._whole[:, self._index(pages)] = 0
+
+    def touch(self, pages: Tensor) -> None:
+        """Say that these pages are written to, through `layers`."""
+        self.stamps[pages.cpu().numpy()] += 1
 
     def _index(self, pages: Sequence[int]) -> Tensor:
         return torch.tensor(pages, dtype=torch.int64, device=self.device)

@@ -28,8 +28,11 @@ from domain.engine import (
 )
 from domain.ids import RolloutId
 from workers.models.vocab import Vocabulary
+from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena, PagedBatch, paged_batch
+from workers.rollout.embedded.attention import attention_for
 from workers.rollout.embedded.counters import Counters
-from workers.rollout.embedded.forward import PackedModel, attended, decode, new_cache, prefill
+from workers.rollout.embedded.forward import arena_shape, decode, prefill
+from workers.rollout.embedded.packing import PackedModel
 from workers.rollout.embedded.rows import Idle, Rows, Running, Ticket
 from workers.rollout.embedded.sampling import draw_noise, sample
 from workers.rollout.guards import check
@@ -45,6 +48,9 @@ WAITING_MAX: Final = 4096
 
 RETAINED_MAX: Final = 4096
 """Remembered time limits of `retain`; past it the expired ones are forgotten."""
+
+PAGES_STEP: Final = 2
+"""Attended pages are rounded up to it: few distinct shapes, so kernels are planned once."""
 
 STOP_TAIL_TOKENS: Final = 64
 """Newest tokens in which stop strings are looked for; a stop string is far shorter."""
@@ -73,10 +79,13 @@ class Core:
         self.weights_sha = weights_sha
         self.clock = clock
         self.counters = Counters()
-        self.device = model.embedding.device
+        self.device = model.device
         context = model.config.max_position_embeddings
-        cache = new_cache(model.config, rows, self.device)
-        self.rows = Rows(cache, context, model.config.vocab_size)
+        pages = -(-context // (PAGE_TOKENS * PAGES_STEP)) * PAGES_STEP
+        arena = KvArena(arena_shape(model), rows * pages, self.device)
+        tables = np.arange(rows * pages, dtype=np.int64).reshape(rows, pages)
+        self.rows = Rows(arena, tables, context, model.config.vocab_size)
+        self.attention = attention_for(arena)
         self.waiting: dict[RequestId, Ticket] = {}
         self._arrivals = 0
         self._retained_until: dict[RolloutId, float] = {}
@@ -259,15 +268,10 @@ class Core:
         counts = np.minimum(missing[needy], chunk)
         steps = np.arange(chunk)
         is_real = steps[None] < counts[:, None]
-        positions = np.where(is_real, rows.kv_length[needy, None] + steps[None], rows.context)
-        tokens = rows.tokens[needy[:, None], np.minimum(positions, rows.context - 1)]
-        prefill(
-            self.model,
-            rows.cache,
-            self._tensor(needy),
-            self._tensor(np.where(is_real, tokens, 0)),
-            self._tensor(positions),
-        )
+        positions = np.where(is_real, rows.kv_length[needy, None] + steps[None], 0)
+        tokens = rows.tokens[needy[:, None], positions]
+        batch = self._batch(rows.tables[needy], positions, is_real)
+        prefill(self.model, self.attention, batch, self._tensor(np.where(is_real, tokens, 0)))
         rows.kv_length[needy] += counts
         self.counters.prefilled_tokens += int(counts.sum())
 
@@ -278,10 +282,9 @@ class Core:
         ready = np.flatnonzero(is_ready)
         if not len(ready):
             return
-        positions = np.where(is_ready, kv, rows.context)
         fed = rows.tokens[np.arange(n), kv]
-        length = attended(int(kv[ready].max()) + 1, rows.context)
-        logits = decode(self.model, rows.cache, self._tensor(fed), self._tensor(positions), length)
+        batch = self._batch(rows.tables[:n], np.where(is_ready, kv, 0)[:, None], is_ready[:, None])
+        logits = decode(self.model, self.attention, batch, self._tensor(fed))
         chosen = slice(None) if len(ready) == n else ready
         tokens, logprobs = sample(
             logits[chosen],
@@ -290,6 +293,16 @@ class Core:
             self._tensor(rows.top_p[:n][chosen]),
         )
         self._append(ready, tokens.cpu().numpy(), logprobs.float().cpu().numpy())
+
+    def _batch(
+        self,
+        tables: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        is_real: npt.NDArray[np.bool_],
+    ) -> PagedBatch:
+        step = PAGE_TOKENS * PAGES_STEP
+        pages = -(-(int(positions.max()) + 1) // step) * PAGES_STEP
+        return paged_batch(self.rows.arena, tables[:, :pages], positions, is_real)
 
     def _append(
         self,

@@ -41,14 +41,12 @@ from domain.engine import (
 from domain.ids import RolloutId
 from infra.failpoints import hit
 from infra.logging import get_logger
-from workers.models.folder import ModelFolder, load_weights, weights_sha
+from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
+from workers.rollout.embedded.arena import PAGE_TOKENS
 from workers.rollout.embedded.core import Core
-from workers.rollout.embedded.forward import PackedModel, pack
+from workers.rollout.embedded.packing import PackedModel, pack
 from workers.rollout.embedded.probe import compare
 from workers.rollout.embedded.weights import read_weights
-
-PAGE_TOKENS: Final = 16
-"""Tokens that one page of the statistics stands for."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` waits for the decode step in progress."""
@@ -101,18 +99,24 @@ class EmbeddedEngine:
         version: int = 0,
         epoch: int = 0,
         weights: Path | None = None,
+        dtype: torch.dtype = torch.float32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Load the folder's weights (or `weights`) as policy `version` and start the thread."""
+        """Load the folder's weights (or `weights`) as policy `version` and start the thread.
+
+        `dtype`, float32 or bfloat16, is that of weights, keys and values, whatever the file's is.
+        """
+        assert dtype in (torch.float32, torch.bfloat16)
         self._name = name
         self._config = folder.config
         self._device = torch.device(device)
+        self._dtype = dtype
         if self._device.type == "cpu":
             torch.set_num_threads(1)
         state = load_weights(weights or folder.weights_path)
         self._epoch = epoch
         self._core = Core(
-            pack(folder.config, state, self._device),
+            pack(folder.config, tied_state(folder.config, state), self._device, dtype),
             folder.vocabulary,
             limits.slots,
             limits.rows,
@@ -306,7 +310,7 @@ class EmbeddedEngine:
     def _read(self, ref: WeightRef) -> PackedModel:
         try:
             hit("engine.sync.before_read")
-            model = read_weights(ref, self._config, self._device)
+            model = read_weights(ref, self._config, self._device, self._dtype)
             hit("engine.sync.after_read")
         except OSError as error:
             raise SyncFailed(Refusal.UNREADABLE, str(error)) from error

@@ -3,7 +3,8 @@
 import torch
 
 from domain.engine import Probe, ProbeReport, Refusal, SyncFailed
-from workers.rollout.embedded.forward import PackedModel, score
+from workers.rollout.embedded.forward import score
+from workers.rollout.embedded.packing import PackedModel
 
 
 def compare(model: PackedModel, version: int, sha: str, probe: Probe) -> ProbeReport:

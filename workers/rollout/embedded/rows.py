@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from domain.engine import EngineRefused, GenRequest, GenResult, TokenChunk
 from domain.ids import RolloutId
+from workers.rollout.embedded.arena import KvArena
 
 
 @dataclass(slots=True)
@@ -62,9 +61,13 @@ class Running:
 
 @dataclass(slots=True)
 class Rows:
-    """Per-row state. Arrays are [rows] or [rows, context]; `tokens` is the whole segment."""
+    """Per-row state. Arrays are [rows] or [rows, context]; `tokens` is the whole segment.
 
-    cache: Tensor
+    `tables` [rows, pages] are the pages of each row, all its own.
+    """
+
+    arena: KvArena
+    tables: npt.NDArray[np.int64]
     context: int
     vocab_size: int
     running: list[Running] = field(default_factory=list)
@@ -100,8 +103,8 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """Rows of the cache."""
-        return int(self.cache.shape[2])
+        """Rows, running and idle."""
+        return len(self.tables)
 
     def idle_row_of(self, rollout_id: RolloutId) -> int | None:
         """The idle row that holds keys of this rollout."""
@@ -119,14 +122,9 @@ class Rows:
         return int(differs[0]) if len(differs) else limit
 
     def swap(self, a: int, b: int) -> None:
-        """Exchange two rows, keys and all."""
+        """Exchange two rows, pages and all."""
         if a == b:
             return
-        longest = int(max(self.kv_length[a], self.kv_length[b]))
-        if longest:
-            pair = torch.tensor([a, b], device=self.cache.device)
-            view = self.cache[:, :, :, :, :longest]
-            view[:, :, pair] = view[:, :, pair.flip(0)]
         for array in self._arrays():
             array[[a, b]] = array[[b, a]]
         idle_a, idle_b = self.idle.pop(a, None), self.idle.pop(b, None)
@@ -152,6 +150,11 @@ class Rows:
         self.running.append(running)
         return row
 
+    def clear(self, row: int) -> None:
+        """Zero a row's pages: what is not a number would outlive it in products of weight zero."""
+        self.kv_length[row] = 0
+        self.arena.clear(self.tables[row].tolist())
+
     def stop(self, row: int) -> int:
         """Take a row out of the running ones; returns the row where its keys lie now."""
         last = len(self.running) - 1
@@ -166,6 +169,7 @@ class Rows:
 
     def _arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
         return (
+            self.tables,
             self.tokens,
             self.logprobs,
             self.versions,

@@ -14,7 +14,7 @@ from tests.support.engines import CHARACTERS, CONTEXT, decoder, reference_logpro
 from workers.models.vocab import char_vocabulary
 from workers.rollout.embedded import core as core_module
 from workers.rollout.embedded.core import Core
-from workers.rollout.embedded.forward import pack
+from workers.rollout.embedded.packing import pack
 
 MODEL = decoder()
 PACKED = pack(MODEL.config, MODEL.state_dict(), torch.device("cpu"))
