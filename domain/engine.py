@@ -21,6 +21,10 @@ PROBE_TOLERANCE: Final = 1e-3
 """Largest |delta log p| of a probe. Kernels differ by 1e-4 at most (measured); a wrong tensor by more."""
 
 
+NAN_LOGITS: Final = "nan_logits"
+"""Cause of a request that ended with `error` because the model gave no numbers for it; others go on."""
+
+
 class Finish(StrEnum):
     """Why a generation ended. `stop` includes the end token, which is part of the sampled ids."""
 

@@ -1,5 +1,6 @@
 """Tiny random models of published architectures, written by `transformers` itself."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +69,36 @@ def complete(path: Path) -> ModelFolder:
     write_vocab(char_vocabulary(CHARACTERS), path / "vocab.json")
     (path / "chat.json").write_text(json.dumps(CHAT))
     return read_folder(path)
+
+
+ALL_TARGETS: Final = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+
+
+def adapted(
+    base: Any, path: Path, *, seed: int = 0, targets: tuple[str, ...] = ALL_TARGETS, **options: Any
+) -> Any:
+    """A random adapter over a copy of `base`, saved by `peft` to `path`; returns the adapted model."""
+    from peft import LoraConfig, get_peft_model
+
+    chosen = {"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"} | options
+    torch.manual_seed(seed)
+    model = get_peft_model(
+        copy.deepcopy(base), LoraConfig(target_modules=list(targets), **chosen)
+    ).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0.0, 0.3)
+    model.save_pretrained(str(path))
+    return model
 
 
 def published_logprobs(model: Any, ids: tuple[int, ...]) -> torch.Tensor:

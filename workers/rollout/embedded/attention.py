@@ -168,8 +168,8 @@ class KeptAttention(GatherAttention):
         page[row, place] = tables[row, place]
         stamp[row, place] = stamps[row, place]
         head = self._head.numpy()
-        source = torch.from_numpy(tables[row, place][:, None] * len(head) + head).view(-1)
-        target = torch.from_numpy(self._blocks[row] + place[:, None]).view(-1)
+        source = torch.from_numpy((tables[row, place][:, None] * len(head) + head).reshape(-1))
+        target = torch.from_numpy((self._blocks[row] + place[:, None]).reshape(-1))
         for layer, kept in zip(self.arena.layers, self._layers, strict=True):
             blocks = layer.view(-1, PAGE_TOKENS * layer.shape[-1])
             kept.view(-1, blocks.shape[1]).index_copy_(0, target, blocks.index_select(0, source))
@@ -183,7 +183,7 @@ class KeptAttention(GatherAttention):
         row = np.arange(len(pages))
         self._stamp[row, place] = self.arena.stamps[pages]
         blocks = self._blocks[: len(pages)] + place[:, None]
-        return torch.from_numpy(blocks * PAGE_TOKENS + batch.offsets.numpy()).view(-1)
+        return torch.from_numpy((blocks * PAGE_TOKENS + batch.offsets.numpy()).reshape(-1))
 
 
 def attention_for(arena: KvArena) -> GatherAttention:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from domain.engine import (
+    NAN_LOGITS,
     EngineRefused,
     Finish,
     GenRequest,
@@ -311,6 +312,28 @@ class Core:
         logprobs: npt.NDArray[np.float32],
     ) -> None:
         rows = self.rows
+        # Logits that are not numbers, and infinite ones, show in the log-probability of any token.
+        is_broken = np.isnan(logprobs)
+        self._store(ready[~is_broken], tokens[~is_broken], logprobs[~is_broken])
+        stopped = rows.stops[ready, tokens] & ~is_broken
+        for index in np.flatnonzero(rows.has_stop_text[ready]):
+            stopped[index] |= self._ends_with_stop(int(ready[index]))
+        ended = stopped | is_broken | (rows.length[ready] >= rows.end[ready])
+        self._stream()
+        for index in np.flatnonzero(ended)[::-1]:
+            if is_broken[index]:
+                self._finish(int(ready[index]), Finish.ERROR, NAN_LOGITS)
+                continue
+            finish = Finish.STOP if stopped[index] else Finish.LENGTH
+            self._finish(int(ready[index]), finish)
+
+    def _store(
+        self,
+        ready: npt.NDArray[np.int64],
+        tokens: npt.NDArray[np.int64],
+        logprobs: npt.NDArray[np.float32],
+    ) -> None:
+        rows = self.rows
         at = rows.length[ready]
         rows.tokens[ready, at] = tokens
         rows.logprobs[ready, at] = logprobs
@@ -318,14 +341,6 @@ class Core:
         rows.kv_length[ready] += 1
         rows.length[ready] += 1
         self.counters.sampled_tokens += len(ready)
-        stopped = rows.stops[ready, tokens]
-        for index in np.flatnonzero(rows.has_stop_text[ready]):
-            stopped[index] |= self._ends_with_stop(int(ready[index]))
-        ended = stopped | (rows.length[ready] >= rows.end[ready])
-        self._stream()
-        for index in np.flatnonzero(ended)[::-1]:
-            finish = Finish.STOP if stopped[index] else Finish.LENGTH
-            self._finish(int(ready[index]), finish)
 
     def _ends_with_stop(self, row: int) -> bool:
         sampled = self.rows.tokens[row, self.rows.sampled(row)][-STOP_TAIL_TOKENS:]
@@ -421,6 +436,8 @@ class Core:
         if not is_whole or not is_current or rollout_id in self._released:
             self._released.discard(rollout_id)
             self.rows.kv_length[row] = 0
+            if finish is Finish.ERROR:
+                self.rows.clear(row)
             return
         older = self.rows.idle_row_of(rollout_id)
         if older is not None:

@@ -5,11 +5,14 @@ values are stored and attended to by the replaceable call of `attention.py`. Sha
 tokens of each, H query heads, K key heads, D head width.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from workers.rollout.embedded.adapters import AdaptedLayer, AdaptedRows, PackedAdapter, add
 from workers.rollout.embedded.arena import (
     PAGE_TOKENS,
     ArenaShape,
@@ -29,48 +32,69 @@ def arena_shape(model: PackedModel) -> ArenaShape:
     )
 
 
-def decode(model: PackedModel, attention: Attention, batch: PagedBatch, tokens: Tensor) -> Tensor:
+def decode(
+    model: PackedModel,
+    attention: Attention,
+    batch: PagedBatch,
+    tokens: Tensor,
+    adapted: Sequence[AdaptedRows] = (),
+) -> Tensor:
     """One token for each of B rows: float32 logits [B, vocab]; those of padding mean nothing."""
-    return _head(_hidden(model, attention, batch, tokens[:, None])[:, 0], model)
+    return _head(_hidden(model, attention, batch, tokens[:, None], adapted)[:, 0], model)
 
 
-def prefill(model: PackedModel, attention: Attention, batch: PagedBatch, tokens: Tensor) -> Tensor:
+def prefill(
+    model: PackedModel,
+    attention: Attention,
+    batch: PagedBatch,
+    tokens: Tensor,
+    adapted: Sequence[AdaptedRows] = (),
+) -> Tensor:
     """Store keys and values of a chunk [B, S]; returns hidden states [B, S, width].
 
     Keys before the chunk must be in the rows' pages already.
     """
-    return _hidden(model, attention, batch, tokens)
+    return _hidden(model, attention, batch, tokens, adapted)
 
 
-def score(model: PackedModel, token_ids: tuple[int, ...]) -> Tensor:
+def score(
+    model: PackedModel, token_ids: tuple[int, ...], adapter: PackedAdapter | None = None
+) -> Tensor:
     """Log-probability of each id after the first, over pages of its own (temperature 1)."""
+    adapted = () if adapter is None else (AdaptedRows(adapter, None),)
     count = -(-len(token_ids) // PAGE_TOKENS)
     arena = KvArena(arena_shape(model), count, model.device)
     positions = np.arange(len(token_ids), dtype=np.int64)[None]
     tables = np.arange(count, dtype=np.int64)[None]
     batch = paged_batch(arena, tables, positions, np.ones_like(positions, dtype=np.bool_))
     tokens = torch.tensor([token_ids], device=model.device)
-    hidden = _hidden(model, GatherAttention(arena), batch, tokens)
+    hidden = _hidden(model, GatherAttention(arena), batch, tokens, adapted)
     log_probs = torch.log_softmax(_head(hidden[0, :-1], model), dim=-1)
     return log_probs.gather(-1, tokens[0, 1:, None]).squeeze(-1)
 
 
-def _hidden(model: PackedModel, attention: Attention, batch: PagedBatch, tokens: Tensor) -> Tensor:
-    config = model.config
-    rows, new = tokens.shape
-    heads, shared, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+def _hidden(
+    model: PackedModel,
+    attention: Attention,
+    batch: PagedBatch,
+    tokens: Tensor,
+    adapted: Sequence[AdaptedRows],
+) -> Tensor:
+    config, eps = model.config, model.config.rms_norm_eps
+    shape = (*tokens.shape, config.num_attention_heads + 2 * config.num_key_value_heads, -1)
     plan = attention.plan(batch, config.queries_per_key)
     angles = _angles(model, batch.positions)
     x = functional.embedding(tokens, model.embedding)
     for at, layer in enumerate(model.layers):
-        normed = functional.rms_norm(x, x.shape[-1:], layer.attention_norm, config.rms_norm_eps)
+        added = [(one.adapter.layers[at], one.rows) for one in adapted]
+        normed = functional.rms_norm(x, x.shape[-1:], layer.attention_norm, eps)
         qkv = functional.linear(normed, layer.qkv, layer.qkv_bias)
-        qkv = _turn(
-            qkv.view(rows, new, heads + 2 * shared, width), layer, angles, config.rms_norm_eps
-        )
-        mixed = _attend(attention, at, qkv, shared, plan)
-        x = x + functional.linear(mixed, layer.out, layer.out_bias)
-        x = _feed_forward(x, layer, config.rms_norm_eps)
+        qkv = add(qkv, normed, [(one.qkv, rows) for one, rows in added])
+        turned = _turn(qkv.view(shape), layer, angles, eps)
+        mixed = _attend(attention, at, turned, config.num_key_value_heads, plan)
+        out = functional.linear(mixed, layer.out, layer.out_bias)
+        x = x + add(out, mixed, [(one.out, rows) for one, rows in added])
+        x = x + _feed_forward(x, layer, eps, added)
     return x
 
 
@@ -112,10 +136,16 @@ def _attend(attention: Attention, at: int, qkv: Tensor, shared: int, plan: Plan)
     return mixed.reshape(rows, new, -1)
 
 
-def _feed_forward(x: Tensor, layer: PackedLayer, eps: float) -> Tensor:
+def _feed_forward(
+    x: Tensor, layer: PackedLayer, eps: float, added: Sequence[tuple[AdaptedLayer, Tensor | None]]
+) -> Tensor:
     normed = functional.rms_norm(x, x.shape[-1:], layer.mlp_norm, eps)
-    gate, up = functional.linear(normed, layer.gate_up).chunk(2, dim=-1)
-    return x + functional.linear(functional.silu(gate) * up, layer.down)
+    gate_up = functional.linear(normed, layer.gate_up)
+    gate, up = add(gate_up, normed, [(one.gate_up, rows) for one, rows in added]).chunk(2, dim=-1)
+    inner = functional.silu(gate) * up
+    return add(
+        functional.linear(inner, layer.down), inner, [(one.down, rows) for one, rows in added]
+    )
 
 
 def _head(x: Tensor, model: PackedModel) -> Tensor:
