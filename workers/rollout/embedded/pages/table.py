@@ -173,7 +173,9 @@ class PageTable:
             self._remember(lease)
         else:
             left = [] if lease.is_private else lease.nodes[: lease.found]
-            self.tree.refer(lease.trajectory, [node for node in left if node.is_alive])
+            self.tree.refer(
+                lease.trajectory, [node for node in left if node.is_alive and node.tokens]
+            )
         if not lease.is_parked:
             self.tree.unlock(lease.nodes, now)
         for node in reversed(own):

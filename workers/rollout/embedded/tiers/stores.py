@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,12 +49,16 @@ class TierSizes:
     """Where the file of the disk tier may stand; None: the usual place for temporary files."""
 
 
+NO_TIERS: Final = TierSizes()
+"""What leaves the device is computed anew."""
+
+
 class Stores:
     """Memory and file. `write` and `read` are called by one thread."""
 
     def __init__(self, sizes: TierSizes, page_bytes: int) -> None:
         self.page_bytes = page_bytes
-        self._host = np.empty((sizes.host_pages, page_bytes), dtype=np.uint8)
+        self._host = np.zeros((sizes.host_pages, page_bytes), dtype=np.uint8)
         self._folder: Path | None = None
         self._disk: mmap.mmap | None = None
         if sizes.disk_pages:
