@@ -197,17 +197,26 @@ class Core:
         self.version = version
         self.weights_sha = weights_sha
 
+    def served_sha(self, ticket: Ticket) -> str:
+        """Identity of the weights that make this turn's tokens now."""
+        del ticket
+        return self.weights_sha
+
     def drop_stale_keys(self, kv: KvMode) -> None:
         """After an update: keys of other weights are found by nobody; with `drop`, all of them go."""
         parked = [t.parked.running for t in self.waiting.values() if t.parked is not None]
         for row in range(self.active):
             self._fill(row)
-        self.keys.renew(self.weights_sha, kv, [*self.rows.running, *parked])
+        open_turns = [(one, self.served_sha(one.ticket)) for one in (*self.rows.running, *parked)]
+        self.keys.renew(self._served_shas(), kv, open_turns)
         for row in range(self.active):
             self.rows.follow_lease(row)
         for ticket in self.waiting.values():
             ticket.digests = None
         self._look_again()
+
+    def _served_shas(self) -> frozenset[str]:
+        return frozenset((self.weights_sha,))
 
     def _check(self, request: GenRequest) -> None:
         check(request, self.model.config.vocab_size, self.rows.context)
@@ -245,7 +254,7 @@ class Core:
             return
         self._admit_at_step = self.counters.steps + ADMIT_AGAIN_STEPS
         for ticket in self.waiting.values():
-            self.keys.prepare(ticket, self.weights_sha)
+            self.keys.prepare(ticket, self.served_sha(ticket))
         admission = self.keys.admission
         worst = None
         if self.active == self.slots:
@@ -271,12 +280,13 @@ class Core:
             self.rows.restore(sampled)
             ticket.parked = None
             return
-        if wanted is not None and wanted != self.weights_sha:
+        served = self.served_sha(ticket)
+        if wanted is not None and wanted != served:
             self.counters.refused += 1
-            detail = f"{wanted} was asked for, {self.weights_sha} is served"
+            detail = f"{wanted} was asked for, {served} is served"
             ticket.deliver(EngineRefused(Refusal.WEIGHTS_MISMATCH, detail))
             return
-        running = self.keys.start(ticket, self.weights_sha)
+        running = self.keys.start(ticket, served)
         sampling = ticket.request.sampling
         self.rows.start(running, draw_noise(sampling.seed, sampling.max_tokens).numpy())
         self.counters.cached_tokens += running.cached_tokens
@@ -407,9 +417,7 @@ class Core:
     def _ready(self) -> npt.NDArray[np.bool_]:
         rows, n = self.rows, self.active
         is_ready: npt.NDArray[np.bool_] = rows.kv_length[:n] == rows.length[:n] - 1
-        for row, running in enumerate(rows.running):
-            if running.is_loading:
-                is_ready[row] = False
+        is_ready[[row for row, one in enumerate(rows.running) if one.is_loading]] = False
         return is_ready
 
     def _grow_ready(self) -> None:
@@ -482,7 +490,8 @@ class Core:
     def _unknown(self, row: int) -> list[int]:
         """Tokens that have keys and that the page table does not know of."""
         rows, known = self.rows, self.rows.running[row].lease.length
-        return [int(t) for t in rows.tokens[row, known : rows.kv_length[row]]]
+        tokens: list[int] = rows.tokens[row, known : rows.kv_length[row]].tolist()
+        return tokens
 
     def _fill(self, row: int) -> None:
         running = self.rows.running[row]
@@ -525,7 +534,7 @@ class Core:
             self.keys.poison(running)
         self._close(running, self._unknown(row), finish)
         self.rows.stop(row)
-        ending = self._ending(finish, error)
+        ending = self._ending(running.ticket, finish, error)
         return self._answer(running.ticket, record, ending, running.cached_tokens)
 
     def _finish_waiting(self, request_id: RequestId, finish: Finish, error: str) -> GenResult:
@@ -539,7 +548,7 @@ class Core:
         if parked is not None:
             self._close(parked.running, (), finish)
         cached = 0 if parked is None else parked.running.cached_tokens
-        return self._answer(ticket, record, self._ending(finish, error), cached)
+        return self._answer(ticket, record, self._ending(ticket, finish, error), cached)
 
     def _close(self, running: Running, tokens: Sequence[int], finish: Finish) -> None:
         """Keep a finished turn's pages for the next one; those of an aborted turn go."""
@@ -551,8 +560,8 @@ class Core:
             self.keys.release(rollout_id)
         self._look_again()
 
-    def _ending(self, finish: Finish, error: str | None) -> Ending:
-        return Ending(finish, self.weights_sha, self.clock(), error)
+    def _ending(self, ticket: Ticket, finish: Finish, error: str | None) -> Ending:
+        return Ending(finish, self.served_sha(ticket), self.clock(), error)
 
     def _answer(self, ticket: Ticket, record: Record, ending: Ending, cached: int) -> GenResult:
         result = result_of(ticket, record, ending, cached)

@@ -1,6 +1,5 @@
 """The keys of one engine: arena, page table, outer tiers, and who gets room. The core asks, nothing waits."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -48,7 +47,7 @@ class Keys:
         has_tiers = sizes.tiers.host_pages or sizes.tiers.disk_pages
         self.tiers = OuterTiers(arena, self.table, sizes.tiers, clock) if has_tiers else None
         self.wait_s: dict[RankClass, float] = dict.fromkeys(RankClass, 0.0)
-        self.starts: Counter[RankClass] = Counter()
+        self.starts: dict[RankClass, int] = dict.fromkeys(RankClass, 0)
         self.recomputed_tokens = 0
         self._computed: dict[RolloutId, int] = {}
         self._kept_until: dict[RolloutId, float] = {}
@@ -163,10 +162,15 @@ class Keys:
         self._computed.pop(rollout_id, None)
         self.table.release(rollout_id)
 
-    def renew(self, weights_sha: str, kv: KvMode, open_turns: Iterable[Running]) -> None:
-        """Weights changed: what the old ones computed is found by nobody; with `drop` it is gone."""
+    def renew(
+        self, served: frozenset[str], kv: KvMode, open_turns: Iterable[tuple[Running, str]]
+    ) -> None:
+        """Weights changed: what no served ones computed is found by nobody; with `drop` it is gone.
+
+        Each open turn comes with the weights that it goes on with.
+        """
         now = self.clock()
-        for running in open_turns:
+        for running, weights_sha in open_turns:
             if running.weights_sha == weights_sha:
                 continue
             running.digests = ()
@@ -176,7 +180,9 @@ class Keys:
                 running.weights_sha = weights_sha
                 running.lease.namespace = namespace_of(running.ticket.request, weights_sha)
                 running.lease.is_private = False
-        self.table.retire(lambda namespace: namespace.weights_sha != weights_sha, now)
+            else:
+                running.lease.is_private = True
+        self.table.retire(lambda namespace: namespace.weights_sha not in served, now)
         self._computed.clear()
 
     def _fetch(self, running: Running) -> None:
