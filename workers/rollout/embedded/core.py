@@ -25,10 +25,12 @@ from domain.engine import (
     Refusal,
     RequestId,
     TokenChunk,
+    served_sha,
     spans_of,
 )
 from domain.ids import RolloutId
 from workers.models.vocab import Vocabulary
+from workers.rollout.embedded.adapters import AdaptedRows, Grouping
 from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena, PagedBatch, paged_batch
 from workers.rollout.embedded.attention import attention_for
 from workers.rollout.embedded.counters import Counters
@@ -36,6 +38,7 @@ from workers.rollout.embedded.forward import arena_shape, decode, prefill
 from workers.rollout.embedded.packing import PackedModel
 from workers.rollout.embedded.rows import Idle, Rows, Running, Ticket
 from workers.rollout.embedded.sampling import draw_noise, sample
+from workers.rollout.embedded.shelf import AdapterShelf, LoadedAdapter
 from workers.rollout.guards import check
 
 PREFILL_CHUNK: Final = 128
@@ -87,6 +90,8 @@ class Core:
         tables = np.arange(rows * pages, dtype=np.int64).reshape(rows, pages)
         self.rows = Rows(arena, tables, context, model.config.vocab_size)
         self.attention = attention_for(arena)
+        self.shelf = AdapterShelf()
+        self._grouping = Grouping()
         self.waiting: dict[RequestId, Ticket] = {}
         self._arrivals = 0
         self._retained_until: dict[RolloutId, float] = {}
@@ -112,6 +117,7 @@ class Core:
             raise
         self._arrivals += 1
         ticket = Ticket(request, request.rank, self._arrivals, self.clock(), deliver, deliver_chunk)
+        ticket.adapter = self.shelf.find(request.tenant, request.adapter)
         self._released.discard(request.rollout_id)
         self.waiting[request.request_id] = ticket
         self._next_deadline_s = min(self._next_deadline_s, ticket.deadline_s)
@@ -187,20 +193,45 @@ class Core:
         self.version = version
         self.weights_sha = weights_sha
 
+    def swap_adapter(self, adapter: LoadedAdapter) -> None:
+        """Serve this version of an adapter from the next token on, where none was pinned."""
+        self.shelf.put(adapter.key, adapter)
+        for ticket in (*self.waiting.values(), *(r.ticket for r in self.rows.running)):
+            ref, held = ticket.request.adapter, ticket.adapter
+            if ref is not None and ref.sha is None and held is not None and held.key == adapter.key:
+                ticket.adapter = adapter
+
+    def withdraw_adapter(self, adapter: LoadedAdapter, before: LoadedAdapter | None) -> None:
+        """Undo a swap; what waits for the withdrawn version, and for no other, is refused."""
+        self.shelf.put(adapter.key, None)
+        if before is not None:
+            self.swap_adapter(before)
+        for ticket in [t for t in self.waiting.values() if t.adapter is adapter]:
+            del self.waiting[ticket.request.request_id]
+            self.counters.refused += 1
+            detail = f"{adapter.key[1]!r} was withdrawn"
+            ticket.deliver(EngineRefused(Refusal.UNKNOWN_ADAPTER, detail))
+
+    def served_sha(self, ticket: Ticket) -> str:
+        """Identity of the weights that make this turn's tokens now."""
+        return served_sha(self.weights_sha, None if ticket.adapter is None else ticket.adapter.sha)
+
     def drop_stale_keys(self, kv: KvMode) -> None:
         """After an update: forget idle keys of other weights; with `drop`, running ones too."""
-        stale = [r for r, idle in self.rows.idle.items() if idle.weights_sha != self.weights_sha]
+        served = {served_sha(self.weights_sha, sha) for sha in (None, *self.shelf.shas())}
+        stale = [r for r, idle in self.rows.idle.items() if idle.weights_sha not in served]
         for row in stale:
             self.rows.forget(row)
         if kv is KvMode.KEEP:
             return
         for row, running in enumerate(self.rows.running):
-            if running.weights_sha != self.weights_sha:
-                running.weights_sha = self.weights_sha
+            if running.weights_sha != self.served_sha(running.ticket):
+                running.weights_sha = self.served_sha(running.ticket)
                 self.rows.kv_length[row] = 0
 
     def _check(self, request: GenRequest) -> None:
         check(request, self.model.config.vocab_size, self.rows.context)
+        self.shelf.find(request.tenant, request.adapter)
         if request.request_id in self.open_requests():
             raise EngineRefused(Refusal.DUPLICATE_REQUEST, f"{request.request_id} is open")
         if len(self.waiting) >= WAITING_MAX:
@@ -213,10 +244,10 @@ class Core:
         best = heapq.nsmallest(free, self.waiting.values(), key=lambda t: (t.rank, t.arrival))
         for ticket in best:
             del self.waiting[ticket.request.request_id]
-            wanted = ticket.request.weights_sha
-            if wanted is not None and wanted != self.weights_sha:
+            wanted, served = ticket.request.weights_sha, self.served_sha(ticket)
+            if wanted is not None and wanted != served:
                 self.counters.refused += 1
-                detail = f"{wanted} was asked for, {self.weights_sha} is served"
+                detail = f"{wanted} was asked for, {served} is served"
                 ticket.deliver(EngineRefused(Refusal.WEIGHTS_MISMATCH, detail))
                 continue
             self._start(ticket)
@@ -227,13 +258,14 @@ class Core:
         place = len(rows.running)
         own = rows.idle_row_of(request.rollout_id)
         cached = 0
-        if own is not None and rows.idle[own].weights_sha == self.weights_sha:
+        served = self.served_sha(ticket)
+        if own is not None and rows.idle[own].weights_sha == served:
             cached = min(rows.matching(own, token_ids), len(token_ids) - 1)
         if own is not None:
             rows.swap(own, place)
         elif place in rows.idle:
             self._make_room(place)
-        running = Running(ticket, self.clock(), self.weights_sha, cached)
+        running = Running(ticket, self.clock(), served, cached)
         row = rows.start(running, token_ids, cached)
         count = request.sampling.max_tokens
         noise = draw_noise(request.sampling.seed, count).numpy()
@@ -272,7 +304,8 @@ class Core:
         positions = np.where(is_real, rows.kv_length[needy, None] + steps[None], 0)
         tokens = rows.tokens[needy[:, None], positions]
         batch = self._batch(rows.tables[needy], positions, is_real)
-        prefill(self.model, self.attention, batch, self._tensor(np.where(is_real, tokens, 0)))
+        fed = self._tensor(np.where(is_real, tokens, 0))
+        prefill(self.model, self.attention, batch, fed, self._adapted(needy))
         rows.kv_length[needy] += counts
         self.counters.prefilled_tokens += int(counts.sum())
 
@@ -285,7 +318,8 @@ class Core:
             return
         fed = rows.tokens[np.arange(n), kv]
         batch = self._batch(rows.tables[:n], np.where(is_ready, kv, 0)[:, None], is_ready[:, None])
-        logits = decode(self.model, self.attention, batch, self._tensor(fed))
+        adapted = self._adapted(np.arange(n))
+        logits = decode(self.model, self.attention, batch, self._tensor(fed), adapted)
         chosen = slice(None) if len(ready) == n else ready
         tokens, logprobs = sample(
             logits[chosen],
@@ -304,6 +338,16 @@ class Core:
         step = PAGE_TOKENS * PAGES_STEP
         pages = -(-(int(positions.max()) + 1) // step) * PAGES_STEP
         return paged_batch(self.rows.arena, tables[:, :pages], positions, is_real)
+
+    def _adapted(self, rows: npt.NDArray[np.int64]) -> tuple[AdaptedRows, ...]:
+        """Which of these rows run with which adapter."""
+        held = [self.rows.running[row].ticket.adapter for row in rows.tolist()]
+        return self._grouping.groups([one and one.packed for one in held], self.device)
+
+    def _versions(self, rows: npt.NDArray[np.int64]) -> list[int]:
+        """Policy version of what these rows sample now: their adapter's, else the base's."""
+        held = [self.rows.running[row].ticket.adapter for row in rows.tolist()]
+        return [self.version if one is None else one.version for one in held]
 
     def _append(
         self,
@@ -337,7 +381,7 @@ class Core:
         at = rows.length[ready]
         rows.tokens[ready, at] = tokens
         rows.logprobs[ready, at] = logprobs
-        rows.versions[ready, at] = self.version
+        rows.versions[ready, at] = self._versions(ready)
         rows.kv_length[ready] += 1
         rows.length[ready] += 1
         self.counters.sampled_tokens += len(ready)
@@ -399,7 +443,7 @@ class Core:
             logprobs=logprobs,
             version_spans=spans_of(versions),
             finish=finish,
-            weights_sha=self.weights_sha,
+            weights_sha=self.served_sha(ticket),
             cached_tokens=running.cached_tokens,
             queued_s=running.started_s - ticket.accepted_s,
             generate_s=now - running.started_s,
@@ -420,7 +464,7 @@ class Core:
             logprobs=(),
             version_spans=(),
             finish=finish,
-            weights_sha=self.weights_sha,
+            weights_sha=self.served_sha(ticket),
             queued_s=self.clock() - ticket.accepted_s,
             error=error,
         )
@@ -432,7 +476,7 @@ class Core:
         """Keep a finished turn's keys for the next one; keys of mixed or aborted turns go."""
         rollout_id = running.ticket.request.rollout_id
         is_whole = finish in (Finish.STOP, Finish.LENGTH)
-        is_current = running.weights_sha == self.weights_sha
+        is_current = running.weights_sha == self.served_sha(running.ticket)
         if not is_whole or not is_current or rollout_id in self._released:
             self._released.discard(rollout_id)
             self.rows.kv_length[row] = 0

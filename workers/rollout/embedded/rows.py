@@ -18,6 +18,7 @@ import numpy.typing as npt
 from domain.engine import EngineRefused, GenRequest, GenResult, TokenChunk
 from domain.ids import RolloutId
 from workers.rollout.embedded.arena import KvArena
+from workers.rollout.embedded.shelf import LoadedAdapter
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Ticket:
     accepted_s: float
     deliver: Callable[[GenResult | EngineRefused], None]
     deliver_chunk: Callable[[TokenChunk], None] | None = None
+    adapter: LoadedAdapter | None = None
 
     @property
     def deadline_s(self) -> float:
