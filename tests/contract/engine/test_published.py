@@ -47,7 +47,7 @@ trained ones; 8 bits of mantissa through two layers. Measured: at most 0.09, 0.0
 
 
 def engine_of(path: Path, **options: Any) -> EmbeddedEngine:
-    return EmbeddedEngine("published", read_folder(path), EngineLimits(4, 8), **options)
+    return EmbeddedEngine("published", read_folder(path), EngineLimits(4), **options)
 
 
 async def all_of(engine: EmbeddedEngine, **fields: object) -> list[GenResult]:
@@ -170,7 +170,7 @@ async def test_a_request_whose_logits_are_no_numbers_ends_alone_and_leaves_no_tr
     state = load_weights(path)
     state["model.embed_tokens.weight"][5] = float("nan")
     save_weights(state, path)
-    engine = EmbeddedEngine("broken", read_folder(tmp_path), EngineLimits(2, 2))
+    engine = EmbeddedEngine("broken", read_folder(tmp_path), EngineLimits(2))
     sound = request("sound", (10, 1, 2), seed=1, max_tokens=30, temperature=0.0)
     alone = await engine.generate(sound)
     assert 5 not in alone.token_ids

@@ -42,19 +42,31 @@ from domain.engine import (
 from domain.ids import RolloutId
 from infra.failpoints import hit
 from infra.logging import get_logger
+from kv.rules import RANKED, KvRules
 from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
 from workers.rollout.embedded.arena import PAGE_TOKENS
 from workers.rollout.embedded.core import Core
+from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import PackedModel, pack
+from workers.rollout.embedded.pages.nodes import pages_for
 from workers.rollout.embedded.probe import compare
 from workers.rollout.embedded.shelf import Key, LoadedAdapter
+from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
 from workers.rollout.embedded.weights import load_adapter, read_weights
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` waits for the decode step in progress."""
 
-CAPABILITIES: Final = (Capability.REPRIORITISE, Capability.PAUSE_KEEP, Capability.LORA)
-"""What this engine can do beyond generating."""
+CAPABILITIES: Final = (
+    Capability.REPRIORITISE,
+    Capability.PAUSE_KEEP,
+    Capability.SLOT_PREEMPT,
+    Capability.LORA,
+)
+"""What this engine can do beyond generating, whatever its sizes; with outer tiers also that."""
+
+CONTEXTS_PER_SLOT: Final = 3
+"""Full contexts for which an engine has pages if nobody says how many: one runs, two wait for tools."""
 
 T = TypeVar("T")
 
@@ -90,10 +102,18 @@ class Unverified:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Sizes of one engine. `rows` cache rows, of which `slots` run; the rest keep idle keys."""
+    """Sizes of one engine. Its pages are shared by running turns and by those whose tools run."""
 
     slots: int = 32
-    rows: int = 96
+    pages: int | None = None
+    """None: room for three full contexts a slot."""
+    tiers: TierSizes = NO_TIERS
+    rules: KvRules = RANKED
+
+    def key_sizes(self, context: int) -> KeySizes:
+        """What the engine's keys get, for a model with this context."""
+        pages = self.pages or CONTEXTS_PER_SLOT * self.slots * pages_for(context)
+        return KeySizes(pages, self.tiers, self.rules)
 
 
 class EmbeddedEngine:
@@ -129,7 +149,7 @@ class EmbeddedEngine:
             pack(folder.config, tied_state(folder.config, state), self._device, dtype),
             folder.vocabulary,
             limits.slots,
-            limits.rows,
+            limits.key_sizes(folder.config.max_position_embeddings),
             version=version,
             weights_sha=weights_sha(state),
             clock=clock,
@@ -157,13 +177,13 @@ class EmbeddedEngine:
             vocab_size=self._config.vocab_size,
             context_tokens=self._config.max_position_embeddings,
             page_tokens=PAGE_TOKENS,
-            kv_pages=self._pages_total(),
-            capabilities=CAPABILITIES,
+            kv_pages=core.keys.table.tree.total,
+            capabilities=self._capabilities(),
         )
 
     def stats(self) -> EngineStats:
         """Counters and gauges, read beside the running thread: each is right, not all at once."""
-        core, counters = self._core, self._core.counters
+        core, counters, tree = self._core, self._core.counters, self._core.keys.table.tree
         return EngineStats(
             version=core.version,
             weights_sha=core.weights_sha,
@@ -171,9 +191,9 @@ class EmbeddedEngine:
             active=core.active,
             waiting=len(core.waiting),
             slots=core.slots,
-            kv_pages_used=int(-(-core.rows.kv_length // PAGE_TOKENS).sum()),
-            kv_pages=self._pages_total(),
-            retained_rollouts=len(core.rows.idle),
+            kv_pages_used=tree.total - len(tree.free),
+            kv_pages=tree.total,
+            retained_rollouts=len(tree.trajectories),
             steps=counters.steps,
             sampled_tokens=counters.sampled_tokens,
             prefilled_tokens=counters.prefilled_tokens,
@@ -181,8 +201,8 @@ class EmbeddedEngine:
             finished=counters.finished,
             aborted=counters.aborted,
             refused=counters.refused,
-            evictions=counters.evictions,
-            preemptions=0,
+            evictions=sum(tree.evicted.copy().values()),
+            preemptions=counters.preemptions,
             weight_updates=counters.weight_updates,
             sync_failures=counters.sync_failures,
             busy_s=counters.busy_s,
@@ -316,7 +336,7 @@ class EmbeddedEngine:
 
     def _read(self, ref: WeightRef) -> Callable[[], None]:
         """Read and check beside the thread; what is returned serves it, between two steps."""
-        newest = self._core.shelf.newest((ref.tenant, ref.adapter))
+        newest = self._core.adapters.shelf.newest((ref.tenant, ref.adapter))
         is_adapter = ref.kind is WeightKind.LORA
         epoch = self._epoch if not is_adapter else ref.epoch if newest is None else newest.epoch
         if ref.epoch < epoch:
@@ -341,7 +361,7 @@ class EmbeddedEngine:
         self._serve(served)
 
     def _swap_adapter(self, adapter: LoadedAdapter) -> None:
-        before = self._core.shelf.newest(adapter.key)
+        before = self._core.adapters.shelf.newest(adapter.key)
         self._begin(adapter.key, lambda: self._core.withdraw_adapter(adapter, before))
         self._core.swap_adapter(adapter)
 
@@ -356,7 +376,7 @@ class EmbeddedEngine:
     def _verify(self, probe: Probe) -> ProbeReport:
         core, unverified = self._core, self._unverified
         key = None if unverified is None else unverified.key
-        adapter = None if key is None else core.shelf.newest(key)
+        adapter = None if key is None else core.adapters.shelf.newest(key)
         try:
             if adapter is None:
                 report = compare(core.model, core.version, core.weights_sha, probe)
@@ -378,8 +398,9 @@ class EmbeddedEngine:
         self._core.swap_weights(served.model, served.version, served.sha)
         self._epoch = served.epoch
 
-    def _pages_total(self) -> int:
-        return self._core.rows.count * -(-self._core.rows.context // PAGE_TOKENS)
+    def _capabilities(self) -> tuple[Capability, ...]:
+        has_tiers = self._core.keys.tiers is not None
+        return (*CAPABILITIES, Capability.TIERS) if has_tiers else CAPABILITIES
 
     def _submit(
         self,
@@ -430,6 +451,7 @@ class EmbeddedEngine:
             raise
         finally:
             self._refuse_the_rest()
+            self._core.close()
 
     def _turn(self) -> None:
         deadline_s = self._core.expire()
