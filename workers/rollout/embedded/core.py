@@ -38,6 +38,8 @@ from workers.rollout.embedded.pages.nodes import pages_for
 from workers.rollout.embedded.pages.tree import EvictReason
 from workers.rollout.embedded.rows import Rows
 from workers.rollout.embedded.sampling import draw_noise, sample
+from workers.rollout.embedded.shelf import LoadedAdapter
+from workers.rollout.embedded.turn_adapters import TurnAdapters
 from workers.rollout.embedded.turns import Ending, Record, Retractable, Running, Ticket, result_of
 from workers.rollout.guards import check
 
@@ -94,6 +96,7 @@ class Core:
         vocab_size = model.config.vocab_size
         self.rows = Rows(slots, context, vocab_size, table_pages, arena.null_page)
         self.attention = attention_for(arena)
+        self.adapters = TurnAdapters()
         self.waiting: dict[RequestId, Ticket] = {}
         self._arrivals = 0
         self._released: set[RolloutId] = set()
@@ -119,6 +122,7 @@ class Core:
             raise
         self._arrivals += 1
         ticket = Ticket(request, request.rank, self._arrivals, self.clock(), deliver, deliver_chunk)
+        ticket.adapter = self.adapters.find(request)
         self._released.discard(request.rollout_id)
         self.waiting[request.request_id] = ticket
         self._next_deadline_s = min(self._next_deadline_s, ticket.deadline_s)
@@ -197,29 +201,41 @@ class Core:
         self.version = version
         self.weights_sha = weights_sha
 
+    def swap_adapter(self, adapter: LoadedAdapter) -> None:
+        """Serve this version of an adapter from the next token on, where none was pinned."""
+        self.adapters.swap(adapter, self._tickets())
+
+    def withdraw_adapter(self, adapter: LoadedAdapter, before: LoadedAdapter | None) -> None:
+        """Undo a swap; what waits for the withdrawn version, and for no other, is refused."""
+        for ticket in self.adapters.withdraw(adapter, before, self._tickets()):
+            del self.waiting[ticket.request.request_id]
+            self.counters.refused += 1
+            detail = f"{adapter.key[1]!r} was withdrawn"
+            ticket.deliver(EngineRefused(Refusal.UNKNOWN_ADAPTER, detail))
+
     def served_sha(self, ticket: Ticket) -> str:
         """Identity of the weights that make this turn's tokens now."""
-        del ticket
-        return self.weights_sha
+        return self.adapters.sha(ticket, self.weights_sha)
+
+    def _tickets(self) -> list[Ticket]:
+        return [*self.waiting.values(), *(one.ticket for one in self.rows.running)]
 
     def drop_stale_keys(self, kv: KvMode) -> None:
         """After an update: keys of other weights are found by nobody; with `drop`, all of them go."""
         parked = [t.parked.running for t in self.waiting.values() if t.parked is not None]
         for row in range(self.active):
             self._fill(row)
-        open_turns = [(one, self.served_sha(one.ticket)) for one in (*self.rows.running, *parked)]
-        self.keys.renew(self._served_shas(), kv, open_turns)
+        shas = self.adapters.shas(self.weights_sha)
+        self.keys.renew(self.served_sha, shas, kv, [*self.rows.running, *parked])
         for row in range(self.active):
             self.rows.follow_lease(row)
         for ticket in self.waiting.values():
             ticket.digests = None
         self._look_again()
 
-    def _served_shas(self) -> frozenset[str]:
-        return frozenset((self.weights_sha,))
-
     def _check(self, request: GenRequest) -> None:
         check(request, self.model.config.vocab_size, self.rows.context)
+        self.adapters.find(request)
         if request.request_id in self.open_requests():
             raise EngineRefused(Refusal.DUPLICATE_REQUEST, f"{request.request_id} is open")
         if len(self.waiting) >= WAITING_MAX:
@@ -336,7 +352,9 @@ class Core:
         positions = np.where(is_real, rows.kv_length[needy, None] + steps[None], 0)
         tokens = rows.tokens[needy[:, None], positions]
         batch = self._batch(rows.tables[needy], positions, is_real)
-        prefill(self.model, self.attention, batch, self._tensor(np.where(is_real, tokens, 0)))
+        fed = self._tensor(np.where(is_real, tokens, 0))
+        adapted = self.adapters.groups((rows.running[row] for row in needy), self.device)
+        prefill(self.model, self.attention, batch, fed, adapted)
         for row, count in zip(needy.tolist(), counts.tolist(), strict=True):
             before, known = int(rows.kv_length[row]), rows.running[row].known_tokens
             self.keys.recomputed_tokens += max(min(known, before + count) - before, 0)
@@ -404,7 +422,8 @@ class Core:
             return
         fed = rows.tokens[np.arange(n), kv]
         batch = self._batch(rows.tables[:n], np.where(is_ready, kv, 0)[:, None], is_ready[:, None])
-        logits = decode(self.model, self.attention, batch, self._tensor(fed))
+        adapted = self.adapters.groups(rows.running, self.device)
+        logits = decode(self.model, self.attention, batch, self._tensor(fed), adapted)
         chosen = slice(None) if len(ready) == n else ready
         tokens, logprobs = sample(
             logits[chosen],
@@ -474,7 +493,8 @@ class Core:
         at = rows.length[ready]
         rows.tokens[ready, at] = tokens
         rows.logprobs[ready, at] = logprobs
-        rows.versions[ready, at] = self.version
+        turns = (rows.running[row] for row in ready)
+        rows.versions[ready, at] = self.adapters.versions(turns, self.version)
         rows.kv_length[ready] += 1
         rows.length[ready] += 1
         self.counters.sampled_tokens += len(ready)

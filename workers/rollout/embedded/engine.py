@@ -36,6 +36,7 @@ from domain.engine import (
     RequestId,
     SyncFailed,
     TokenChunk,
+    WeightKind,
     WeightRef,
 )
 from domain.ids import RolloutId
@@ -50,13 +51,19 @@ from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import PackedModel, pack
 from workers.rollout.embedded.pages.nodes import pages_for
 from workers.rollout.embedded.probe import compare
+from workers.rollout.embedded.shelf import Key, LoadedAdapter
 from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
-from workers.rollout.embedded.weights import read_weights
+from workers.rollout.embedded.weights import load_adapter, read_weights
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` waits for the decode step in progress."""
 
-CAPABILITIES: Final = (Capability.REPRIORITISE, Capability.PAUSE_KEEP, Capability.SLOT_PREEMPT)
+CAPABILITIES: Final = (
+    Capability.REPRIORITISE,
+    Capability.PAUSE_KEEP,
+    Capability.SLOT_PREEMPT,
+    Capability.LORA,
+)
 """What this engine can do beyond generating, whatever its sizes; with outer tiers also that."""
 
 CONTEXTS_PER_SLOT: Final = 3
@@ -84,6 +91,14 @@ class Served:
     version: int
     sha: str
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """An update that no probe has confirmed: of the base (None) or of an adapter."""
+
+    key: Key | None
+    undo: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +158,7 @@ class EmbeddedEngine:
         self._clock = clock
         self._mode = Mode.RUNNING
         self._kv = KvMode.KEEP
-        self._before_update: Served | None = None
+        self._unverified: Unverified | None = None
         self._drained: list[Future[None]] = []
         self._inbox: list[Callable[[], object]] = []
         self._is_over = False
@@ -290,14 +305,11 @@ class EmbeddedEngine:
         try:
             if self._mode is not Mode.PAUSED:
                 raise SyncFailed(Refusal.NOT_PAUSED, "pause the engine before an update")
-            if ref.epoch < self._epoch:
-                detail = f"epoch {ref.epoch} is older than {self._epoch}"
-                raise SyncFailed(Refusal.OLD_EPOCH, detail)
-            model = await asyncio.to_thread(self._read, ref)
+            swap = await asyncio.to_thread(self._read, ref)
         except SyncFailed:
             self._core.counters.sync_failures += 1
             raise
-        await self._ask(lambda: self._swap(Served(model, ref.version, ref.sha, ref.epoch)))
+        await self._ask(swap)
 
     async def verify_weights(self, probe: Probe) -> ProbeReport:
         """Compare with the trainer's log-probabilities; a mismatch restores the old weights."""
@@ -307,7 +319,7 @@ class EmbeddedEngine:
         """Decode again; refused while weights are loaded but not verified."""
 
         def leave() -> None:
-            if self._before_update is not None:
+            if self._unverified is not None:
                 raise EngineRefused(Refusal.UNVERIFIED, "the new weights were not probed")
             self._core.drop_stale_keys(self._kv)
             self._mode = Mode.RUNNING
@@ -324,35 +336,64 @@ class EmbeddedEngine:
         self._post(stop)
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
 
-    def _read(self, ref: WeightRef) -> PackedModel:
+    def _read(self, ref: WeightRef) -> Callable[[], None]:
+        """Read and check beside the thread; what is returned serves it, between two steps."""
+        newest = self._core.adapters.shelf.newest((ref.tenant, ref.adapter))
+        is_adapter = ref.kind is WeightKind.LORA
+        epoch = self._epoch if not is_adapter else ref.epoch if newest is None else newest.epoch
+        if ref.epoch < epoch:
+            raise SyncFailed(Refusal.OLD_EPOCH, f"epoch {ref.epoch} is older than {epoch}")
         try:
             hit("engine.sync.before_read")
-            model = read_weights(ref, self._config, self._device, self._dtype)
+            if is_adapter:
+                adapter = load_adapter(ref, self._config, self._device, self._dtype)
+            else:
+                model = read_weights(ref, self._config, self._device, self._dtype)
             hit("engine.sync.after_read")
         except OSError as error:
             raise SyncFailed(Refusal.UNREADABLE, str(error)) from error
-        return model
+        if is_adapter:
+            return lambda: self._swap_adapter(adapter)
+        return lambda: self._swap(Served(model, ref.version, ref.sha, ref.epoch))
 
     def _swap(self, served: Served) -> None:
         core = self._core
-        if self._mode is not Mode.PAUSED:
-            raise SyncFailed(Refusal.NOT_PAUSED, "the engine was resumed during the update")
-        if self._before_update is None:
-            self._before_update = Served(core.model, core.version, core.weights_sha, self._epoch)
+        before = Served(core.model, core.version, core.weights_sha, self._epoch)
+        self._begin(None, lambda: self._serve(before))
         self._serve(served)
 
+    def _swap_adapter(self, adapter: LoadedAdapter) -> None:
+        before = self._core.adapters.shelf.newest(adapter.key)
+        self._begin(adapter.key, lambda: self._core.withdraw_adapter(adapter, before))
+        self._core.swap_adapter(adapter)
+
+    def _begin(self, key: Key | None, undo: Callable[[], None]) -> None:
+        if self._mode is not Mode.PAUSED:
+            raise SyncFailed(Refusal.NOT_PAUSED, "the engine was resumed during the update")
+        if self._unverified is None:
+            self._unverified = Unverified(key, undo)
+        elif self._unverified.key != key:
+            raise SyncFailed(Refusal.UNVERIFIED, "another update was not probed yet")
+
     def _verify(self, probe: Probe) -> ProbeReport:
+        core, unverified = self._core, self._unverified
+        key = None if unverified is None else unverified.key
+        adapter = None if key is None else core.adapters.shelf.newest(key)
         try:
-            report = compare(self._core.model, self._core.version, self._core.weights_sha, probe)
+            if adapter is None:
+                report = compare(core.model, core.version, core.weights_sha, probe)
+            else:
+                version, sha = adapter.version, adapter.sha
+                report = compare(core.model, version, sha, probe, adapter.packed)
         except SyncFailed:
-            self._core.counters.sync_failures += 1
-            if self._before_update is not None:
-                self._serve(self._before_update)
-                self._before_update = None
+            core.counters.sync_failures += 1
+            if unverified is not None:
+                unverified.undo()
+                self._unverified = None
             raise
-        if self._before_update is not None:
-            self._core.counters.weight_updates += 1
-        self._before_update = None
+        if unverified is not None:
+            core.counters.weight_updates += 1
+        self._unverified = None
         return report
 
     def _serve(self, served: Served) -> None:

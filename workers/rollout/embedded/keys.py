@@ -1,6 +1,6 @@
 """The keys of one engine: arena, page table, outer tiers, and who gets room. The core asks, nothing waits."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -163,14 +163,19 @@ class Keys:
         self.table.release(rollout_id)
 
     def renew(
-        self, served: frozenset[str], kv: KvMode, open_turns: Iterable[tuple[Running, str]]
+        self,
+        served_sha: Callable[[Ticket], str],
+        shas: Collection[str],
+        kv: KvMode,
+        open_turns: Iterable[Running],
     ) -> None:
-        """Weights changed: what no served ones computed is found by nobody; with `drop` it is gone.
+        """Weights changed: what the old ones computed is found by nobody; with `drop` it is gone.
 
-        Each open turn comes with the weights that it goes on with.
+        `served_sha` is what a turn runs with now, `shas` are those of all that can be asked for.
         """
         now = self.clock()
-        for running, weights_sha in open_turns:
+        for running in open_turns:
+            weights_sha = served_sha(running.ticket)
             if running.weights_sha == weights_sha:
                 continue
             running.digests = ()
@@ -182,7 +187,7 @@ class Keys:
                 running.lease.is_private = False
             else:
                 running.lease.is_private = True
-        self.table.retire(lambda namespace: namespace.weights_sha not in served, now)
+        self.table.retire(lambda namespace: namespace.weights_sha not in shas, now)
         self._computed.clear()
 
     def _fetch(self, running: Running) -> None:

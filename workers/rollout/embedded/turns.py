@@ -17,6 +17,7 @@ from domain.engine import (
     spans_of,
 )
 from workers.rollout.embedded.pages.nodes import Lease
+from workers.rollout.embedded.shelf import LoadedAdapter
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +88,8 @@ class Ticket:
     accepted_s: float
     deliver: Callable[[GenResult | EngineRefused], None]
     deliver_chunk: Callable[[TokenChunk], None] | None = None
+    adapter: LoadedAdapter | None = None
+    """What it runs with; without a pinned sha an update puts the newer version here."""
     parked: Sampled | None = None
     waiting_since_s: float = field(init=False)
     waited_s: float = 0.0

@@ -12,7 +12,7 @@ pytest.importorskip("peft")
 
 from safetensors.torch import load_file, save_file
 
-from tests.support.published_models import adapted, published, published_logprobs
+from tests.support.published_models import ALL_TARGETS, adapted, published, published_logprobs
 from workers.models.adapter import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -22,7 +22,8 @@ from workers.models.adapter import (
     read_adapter,
 )
 from workers.models.folder import load_weights, read_folder, tied_state
-from workers.rollout.embedded.adapters import AdaptedRows, PackedAdapter, pack_adapter
+from workers.rollout.embedded import adapters as adapters_module
+from workers.rollout.embedded.adapters import Grouping, PackedAdapter, pack_adapter
 from workers.rollout.embedded.arena import KvArena, paged_batch
 from workers.rollout.embedded.attention import attention_for
 from workers.rollout.embedded.forward import arena_shape, decode, prefill, score
@@ -69,18 +70,22 @@ def test_an_adapter_gives_the_log_probabilities_of_peft(
     assert torch.allclose(ours, published_logprobs(merged, IDS), atol=1e-5, rtol=0)
 
 
-def test_rows_of_a_batch_each_run_with_their_own_adapter_or_with_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stack_from", [2, 9], ids=["stacked", "one by one"])
+def test_rows_of_a_batch_each_run_with_their_own_adapter_or_with_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack_from: int
+) -> None:
+    monkeypatch.setattr(adapters_module, "STACK_ADAPTERS_MIN", stack_from)
     base = published("qwen3", tmp_path / "base")
     model = packed_model(tmp_path / "base")
-    references, adapters = [base], []
-    for seed, rank in ((1, 4), (2, 8)):
-        references.append(adapted(base, tmp_path / str(seed), seed=seed, r=rank))
-        adapters.append(packed_adapter(model, tmp_path / str(seed)))
-    owner = [1, 0, 2, 0, 1]
-    groups = [
-        AdaptedRows(one, torch.tensor([row for row, of in enumerate(owner) if of == at + 1]))
-        for at, one in enumerate(adapters)
-    ]
+    references: list[Any] = [base]
+    adapters: list[PackedAdapter | None] = [None]
+    for seed, rank, targets in ((1, 4, ALL_TARGETS), (2, 8, ATTENTION), (3, 2, ("down_proj",))):
+        path = tmp_path / str(seed)
+        references.append(adapted(base, path, seed=seed, r=rank, targets=targets))
+        adapters.append(packed_adapter(model, path))
+    owner = [1, 0, 2, 0, 3, 1]
+    groups = Grouping().groups([adapters[of] for of in owner], CPU)
+    assert len(groups) == (1 if stack_from == 2 else 3)
     arena = KvArena(arena_shape(model), 3 * len(owner), CPU)
     attention = attention_for(arena)
     tables = np.arange(3 * len(owner), dtype=np.int64).reshape(len(owner), 3)
@@ -96,6 +101,34 @@ def test_rows_of_a_batch_each_run_with_their_own_adapter_or_with_none(tmp_path: 
         for row, of in enumerate(owner):
             expected = references[of](prompts[row : row + 1]).logits[0, -1].log_softmax(-1)
             assert torch.allclose(logits[row].log_softmax(-1), expected, atol=1e-5, rtol=0)
+
+
+def test_groups_follow_the_adapters_of_the_rows(tmp_path: Path) -> None:
+    base = published("qwen2", tmp_path / "base")
+    model = packed_model(tmp_path / "base")
+    one, two = (
+        packed_adapter(model, adapted_folder(base, tmp_path / str(seed), seed)) for seed in (1, 2)
+    )
+    grouping = Grouping()
+    assert grouping.groups([None, None], CPU) == ()
+    whole = grouping.groups([one, one], CPU)
+    assert (whole[0].adapter, whole[0].rows) == (one, None)
+    part = grouping.groups([None, one], CPU)
+    assert part[0].rows is not None
+    assert part[0].rows.tolist() == [1]
+    both = grouping.groups([one, two], CPU)
+    assert grouping.groups([one, two], CPU) is both
+    swapped = grouping.groups([two, one], CPU)
+    assert swapped is not both
+    pair, other = both[0].adapter.layers[0].qkv, swapped[0].adapter.layers[0].qkv
+    assert pair is not None
+    assert other is not None
+    assert torch.equal(pair.a[0], other.a[1])
+
+
+def adapted_folder(base: Any, path: Path, seed: int) -> Path:
+    adapted(base, path, seed=seed, targets=ATTENTION)
+    return path
 
 
 def test_an_adapter_over_bfloat16_stays_near_float32(tmp_path: Path) -> None:
