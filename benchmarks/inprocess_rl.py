@@ -259,7 +259,7 @@ async def run(settings: Settings, scratch: Path) -> dict[str, object]:
     """One seed, start to end."""
     folder = read_folder(builtin_path(settings.model))
     slots = settings.groups * settings.group_size
-    engine = EmbeddedEngine(settings.model, folder, EngineLimits(slots, slots * 2))
+    engine = EmbeddedEngine(settings.model, folder, EngineLimits(slots))
     learner = Learner(folder, settings, scratch)
     sampler = Sampler(engine, folder, settings.seed + 1)
     rng = Random(settings.seed)

@@ -5,6 +5,7 @@ made it, pinned by the engine in the same decode step; nothing is ever labelled 
 port's methods are `workers.rollout.ports.Engine`; every engine passes one contract suite.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import Final, NewType
 
 from domain.errors import VenusError
 from domain.ids import GroupId, RolloutId
+from domain.kv_stats import NO_KV_STATS, KvStats
 from domain.kv_ticket import KvTicket
 
 RequestId = NewType("RequestId", str)
@@ -20,6 +22,10 @@ RequestId = NewType("RequestId", str)
 
 PROBE_TOLERANCE: Final = 1e-3
 """Largest |delta log p| of a probe. Kernels differ by 1e-4 at most (measured); a wrong tensor by more."""
+
+
+NAN_LOGITS: Final = "nan_logits"
+"""Cause of a request that ended with `error` because the model gave no numbers for it; others go on."""
 
 
 class Finish(StrEnum):
@@ -52,7 +58,8 @@ class KvMode(StrEnum):
 
 
 class WeightKind(StrEnum):
-    """How the weights travel. `file` is a safetensors file on a disk that both sides see."""
+    """How the weights travel. `file` is a safetensors file on a disk that both sides see, `lora` a
+    folder there with an adapter as PEFT writes it."""
 
     FILE = "file"
     NCCL = "nccl"
@@ -82,6 +89,7 @@ class Refusal(StrEnum):
     DUPLICATE_REQUEST = "duplicate_request"
     QUEUE_FULL = "queue_full"
     WEIGHTS_MISMATCH = "weights_mismatch"
+    UNKNOWN_ADAPTER = "unknown_adapter"
     NOT_PAUSED = "not_paused"
     UNVERIFIED = "unverified"
     UNSUPPORTED_KIND = "unsupported_kind"
@@ -89,6 +97,8 @@ class Refusal(StrEnum):
     UNREADABLE = "unreadable"
     CHECKSUM = "checksum"
     WRONG_SHAPES = "wrong_shapes"
+    UNTIED_HEAD = "untied_head"
+    UNSUPPORTED_ADAPTER = "unsupported_adapter"
     PROBE_MISMATCH = "probe_mismatch"
     CLOSED = "closed"
 
@@ -129,10 +139,19 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterRef:
+    """An adapter of the request's own tenant. Without `sha` it is the newest, also after an update."""
+
+    name: str
+    sha: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenRequest:
     """One turn to generate. `token_ids` is the whole segment so far, never only the new part.
 
-    Smaller `rank` runs first. `weights_sha`, if given, must be the engine's when the request starts.
+    Smaller `rank` runs first. `weights_sha`, if given, must be what the engine serves to this request
+    when it starts (`served_sha`).
     `deadline_s` counts from acceptance; what was sampled by then comes back with finish `abort`.
     """
 
@@ -149,6 +168,8 @@ class GenRequest:
     kv_source: KvTicket | None = None
     """Pages of another engine for the beginning of `token_ids`; one that does not fit is counted and
     computed anew."""
+    adapter: AdapterRef | None = None
+    """None: the base model. Versions of sampled tokens are those of the adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +218,12 @@ class GenResult:
 @dataclass(frozen=True, slots=True)
 class WeightRef:
     """Weights to load: `sha` is their identity (`workers.models.weights_sha`), `checksum` the
-    sha256 of the file's bytes, `epoch` the trainer's; engines refuse a lower epoch."""
+    sha256 of the file's bytes, `epoch` the trainer's; engines refuse a lower epoch.
+
+    Of kind `lora`: `uri` is the adapter's folder, `checksum` that of its safetensors file, `sha` the
+    adapter's (`workers.models.adapter`); it is loaded as `adapter` of `tenant`, which keeps its own
+    versions and epochs.
+    """
 
     version: int
     kind: WeightKind
@@ -205,6 +231,8 @@ class WeightRef:
     sha: str
     checksum: str
     epoch: int = 0
+    tenant: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +311,17 @@ class EngineStats:
     sync_failures: int
     busy_s: float
     """Seconds spent inside forward passes."""
+    kv: KvStats = NO_KV_STATS
+
+
+def served_sha(base: str, adapter: str | None) -> str:
+    """Identity of all numbers that make a token: those of the base weights and of an adapter on them.
+
+    Keys and values may be shared only where it is equal.
+    """
+    if adapter is None:
+        return base
+    return hashlib.sha256(f"{base}\0{adapter}".encode()).hexdigest()
 
 
 def expand_spans(spans: Iterable[VersionSpan]) -> tuple[int, ...]:

@@ -16,10 +16,14 @@ from kv.rules import Eviction
 class Holder(Protocol):
     """Somebody whose pages are not locked by a running sequence."""
 
-    rank: int
     last_used: float
     key: int
     """Ends every order: equal in nobody else on this engine."""
+
+    @property
+    def rank(self) -> float:
+        """Smaller is better."""
+        ...
 
     @property
     def is_unused(self) -> bool:

@@ -13,11 +13,25 @@ from kv.rules import Queue
 class Runner(Protocol):
     """A running sequence."""
 
-    rank: int
-    sampled: int
-    """Tokens sampled in this turn so far."""
-    prompt: int
-    key: int
+    @property
+    def rank(self) -> float:
+        """Smaller is better."""
+        ...
+
+    @property
+    def sampled(self) -> int:
+        """Tokens sampled in this turn so far."""
+        ...
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of its prompt."""
+        ...
+
+    @property
+    def key(self) -> int:
+        """Ends every order."""
+        ...
 
 
 R = TypeVar("R", bound=Runner)

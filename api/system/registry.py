@@ -23,7 +23,7 @@ def models() -> dict[str, BaseModelInfo]:
     return found
 
 
-def info_of(name: str, config: Mapping[str, int], chat: Mapping[str, Any]) -> BaseModelInfo:
+def info_of(name: str, config: Mapping[str, Any], chat: Mapping[str, Any]) -> BaseModelInfo:
     """What a model's configuration and its description of conversations say of it."""
     return BaseModelInfo(
         name=name,
@@ -39,12 +39,16 @@ def _drops_reasoning(reasoning: object) -> bool:
     return isinstance(reasoning, Mapping) and reasoning.get("history", "drop") == "drop"
 
 
-def _size(config: Mapping[str, int]) -> int:
+def _size(config: Mapping[str, Any]) -> int:
     """Parameters of a Llama-like decoder from its configuration."""
     width, inner = config["hidden_size"], config["intermediate_size"]
     head = config.get("head_dim", width // config["num_attention_heads"])
     heads = config["num_attention_heads"] + 2 * config["num_key_value_heads"]
     block = width * head * heads + config["num_attention_heads"] * head * width
     block += 3 * width * inner + 2 * width
+    has_bias, family = config.get("attention_bias", False), config.get("model_type")
+    block += head * heads if has_bias or family == "qwen2" else 0
+    block += width if has_bias else 0
+    block += 2 * head if family == "qwen3" else 0
     tables = 1 if config.get("tie_word_embeddings") else 2
-    return config["num_hidden_layers"] * block + tables * config["vocab_size"] * width + width
+    return int(config["num_hidden_layers"] * block + tables * config["vocab_size"] * width + width)

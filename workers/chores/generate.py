@@ -24,7 +24,7 @@ from workers.trainer.checkpoints import WholeCheckpoint, read_whole, unpack_mode
 MAX_TOKENS_DEFAULT: Final = 64
 """Enough for a look; the gateway bounds what may be asked for."""
 
-ONE_REQUEST: Final = EngineLimits(slots=1, rows=1)
+ONE_REQUEST: Final = EngineLimits(slots=1)
 """The engine serves this prompt and nothing else."""
 
 

@@ -14,24 +14,13 @@ from typing import Any, Final
 from safetensors import SafetensorError, safe_open
 
 from workers.models.chat import read_chat
-from workers.models.config import ARCHITECTURE, ModelConfig, read_config
+from workers.models.config import ConfigRefused, ModelConfig, parse_config
 from workers.models.folder import WEIGHTS_FILE
 from workers.models.sources import DESCRIPTION_FILES, MODEL_FILES
 from workers.models.vocab import Vocabulary, read_vocab
 
 DESCRIPTION_BYTES_MAX: Final = 4 << 20
 """Of one JSON file: a vocabulary of a hundred thousand names fits."""
-
-NUMBERS: Final[Mapping[str, int]] = {
-    "vocab_size": 1_000_000,
-    "hidden_size": 65_536,
-    "intermediate_size": 262_144,
-    "num_hidden_layers": 512,
-    "num_attention_heads": 1_024,
-    "num_key_value_heads": 1_024,
-    "max_position_embeddings": 1_000_000,
-}
-"""Largest value of each number of `config.json`; far above any model, far below an overflow."""
 
 LISTED_MAX: Final = 20
 """Findings of one kind that are listed."""
@@ -84,7 +73,7 @@ def check_folder(folder: Path) -> CheckedModel:
             [Finding(f"/{name}", "missing_file", "The file is missing.") for name in missing]
         )
     records = {name: _record(folder / name) for name in DESCRIPTION_FILES}
-    config = _config(folder / "config.json", records["config.json"])
+    config = _config(records["config.json"])
     vocabulary = _described("vocab.json", lambda: _vocabulary(folder / "vocab.json", config))
     _described("chat.json", lambda: read_chat(folder / "chat.json", vocabulary))
     return CheckedModel(config.max_position_embeddings, _weights(folder / WEIGHTS_FILE, config))
@@ -104,54 +93,13 @@ def _record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _config(path: Path, record: Mapping[str, Any]) -> ModelConfig:
-    if record.get("architectures") != [ARCHITECTURE]:
-        message = f"The architecture {str(record.get('architectures'))[:100]} is not supported."
-        finding = Finding(
-            "/config.json/architectures",
-            "unsupported_model",
-            message,
-            f"Supported: {ARCHITECTURE}.",
-        )
-        raise ModelInvalid([finding])
-    findings = [
-        Finding(f"/config.json/{name}", "bad_number", f"It must be 1 to {largest}.")
-        for name, largest in NUMBERS.items()
-        if not _is_whole(record.get(name), largest)
-    ]
-    for name in ("rope_theta", "rms_norm_eps"):
-        value = record.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-            findings.append(Finding(f"/config.json/{name}", "bad_number", "It must be above 0."))
-    if not isinstance(record.get("tie_word_embeddings"), bool):
-        findings.append(
-            Finding("/config.json/tie_word_embeddings", "bad_value", "Say true or false.")
-        )
-    if findings:
-        raise ModelInvalid(findings)
-    heads, width = record["num_attention_heads"], record["hidden_size"]
-    if record["num_key_value_heads"] != heads:
-        findings.append(
-            Finding(
-                "/config.json/num_key_value_heads",
-                "unsupported_model",
-                "Grouped key-value heads are not supported.",
-                f"It must be {heads}, as num_attention_heads.",
-            )
-        )
-    if width % heads or (width // heads) % 2:
-        message = f"{width} does not divide into {heads} heads of an even width."
-        findings.append(Finding("/config.json/hidden_size", "bad_number", message))
-    if record.get("head_dim", width // heads) != width // heads:
-        message = f"It must be {width // heads}, hidden_size by num_attention_heads."
-        findings.append(Finding("/config.json/head_dim", "unsupported_model", message))
-    if findings:
-        raise ModelInvalid(findings)
-    return read_config(path)
-
-
-def _is_whole(value: object, largest: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= largest
+def _config(record: Mapping[str, Any]) -> ModelConfig:
+    try:
+        return parse_config(record)
+    except ConfigRefused as refused:
+        pointer = f"/config.json/{refused.key}"
+        finding = Finding(pointer, refused.fault.value, refused.message, refused.hint)
+        raise ModelInvalid([finding]) from refused
 
 
 def _described(name: str, read: Any) -> Any:
@@ -221,19 +169,36 @@ def _differences(
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor of a decoder."""
-    width, inner = config.hidden_size, config.intermediate_size
+    width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config.vocab_size, width),
         "model.norm.weight": (width,),
         "lm_head.weight": (config.vocab_size, width),
     }
     for layer in range(config.num_hidden_layers):
-        at = f"model.layers.{layer}"
-        for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            shapes[f"{at}.self_attn.{part}.weight"] = (width, width)
-        shapes[f"{at}.mlp.gate_proj.weight"] = (inner, width)
-        shapes[f"{at}.mlp.up_proj.weight"] = (inner, width)
-        shapes[f"{at}.mlp.down_proj.weight"] = (width, inner)
-        shapes[f"{at}.input_layernorm.weight"] = (width,)
-        shapes[f"{at}.post_attention_layernorm.weight"] = (width,)
+        for name, shape in _layer_shapes(config).items():
+            shapes[f"model.layers.{layer}.{name}"] = shape
+    return shapes
+
+
+def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    width, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "mlp.gate_proj.weight": (inner, width),
+        "mlp.up_proj.weight": (inner, width),
+        "mlp.down_proj.weight": (width, inner),
+        "input_layernorm.weight": (width,),
+        "post_attention_layernorm.weight": (width,),
+        "self_attn.o_proj.weight": (width, config.query_width),
+    }
+    outputs = {"q": config.query_width, "k": config.key_width, "v": config.key_width}
+    for part, rows in outputs.items():
+        shapes[f"self_attn.{part}_proj.weight"] = (rows, width)
+        if config.has_qkv_bias:
+            shapes[f"self_attn.{part}_proj.bias"] = (rows,)
+    if config.has_out_bias:
+        shapes["self_attn.o_proj.bias"] = (width,)
+    if config.has_head_norm:
+        shapes["self_attn.q_norm.weight"] = (config.head_dim,)
+        shapes["self_attn.k_norm.weight"] = (config.head_dim,)
     return shapes

@@ -1,23 +1,39 @@
-"""A decoder-only transformer (Llama): RMSNorm, rotary positions, SwiGLU, no biases.
+"""A decoder-only transformer (Llama, Qwen2, Qwen3): RMSNorm, rotary positions, SwiGLU.
 
+Query heads may share key heads, heads may be normalised, projections of attention may add a bias.
 The trainer differentiates `Decoder`; the embedded engine runs the same arithmetic over a key-value
 cache (`workers/rollout/embedded/forward.py`). Shapes: B sequences, S tokens, H heads, D head width.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workers.models.config import ModelConfig
+from workers.models.config import ModelConfig, RopeScaling
 
 
 def rope_tables(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
     """Cosine and sine [length, D] of rotary positions (Su et al. 2021, equation 34)."""
     half = torch.arange(0, config.head_dim, 2, dtype=torch.float64)
     frequencies = config.rope_theta ** (-half / config.head_dim)
+    if config.rope_scaling is not None:
+        frequencies = _scaled(frequencies, config.rope_scaling)
     angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
     doubled = torch.cat((angles, angles), dim=-1)
     return doubled.cos().float(), doubled.sin().float()
+
+
+def _scaled(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Slow rotations are slowed down by `factor`, fast ones kept, those between are blended.
+
+    The rule that came with Llama 3.1: the bounds are turns within the original context.
+    """
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    span = scaling.high_freq_factor - scaling.low_freq_factor
+    kept = ((turns - scaling.low_freq_factor) / span).clamp(0.0, 1.0)
+    return frequencies * (kept + (1.0 - kept) / scaling.factor)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -44,24 +60,32 @@ class Attention(nn.Module):
     """Causal self-attention over whole sequences."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Four square projections without bias."""
+        """Four projections, with the norms and biases of the architecture."""
         super().__init__()
-        width = config.hidden_size
-        self.heads = config.num_attention_heads
-        self.q_proj = nn.Linear(width, width, bias=False)
-        self.k_proj = nn.Linear(width, width, bias=False)
-        self.v_proj = nn.Linear(width, width, bias=False)
-        self.o_proj = nn.Linear(width, width, bias=False)
+        width, bias = config.hidden_size, config.has_qkv_bias
+        self.head_dim = config.head_dim
+        self.is_grouped = config.queries_per_key > 1
+        self.q_proj = nn.Linear(width, config.query_width, bias=bias)
+        self.k_proj = nn.Linear(width, config.key_width, bias=bias)
+        self.v_proj = nn.Linear(width, config.key_width, bias=bias)
+        self.o_proj = nn.Linear(config.query_width, width, bias=config.has_out_bias)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if config.has_head_norm:
+            self.q_norm = RmsNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = RmsNorm(config.head_dim, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Attend [B, S, width] -> [B, S, width]."""
-        batch, length, width = x.shape
-        shape = (batch, length, self.heads, width // self.heads)
-        q = rotate(self.q_proj(x).view(shape).transpose(1, 2), cos, sin)
-        k = rotate(self.k_proj(x).view(shape).transpose(1, 2), cos, sin)
+        batch, length, _ = x.shape
+        shape = (batch, length, -1, self.head_dim)
+        q = rotate(self.q_norm(self.q_proj(x).view(shape)).transpose(1, 2), cos, sin)
+        k = rotate(self.k_norm(self.k_proj(x).view(shape)).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(shape).transpose(1, 2)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=self.is_grouped
+        )
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
         return out
 
 
@@ -130,6 +154,9 @@ class Decoder(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=config.hidden_size**-0.5)
+        for name, parameter in self.named_parameters():
+            if name.endswith(".bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Logits [B, S, vocab] of the token after each of `token_ids` [B, S]."""

@@ -1,5 +1,7 @@
 """Model folders: `config.json`, `model.safetensors`, `vocab.json`, `chat.json`.
 
+Large models come as several weights files beside `model.safetensors.index.json`, which says where
+each tensor lies; what the index promises must be there, and nothing else is read.
 Weights files are safetensors and appear by rename, whole or not at all. `weights_sha` is the
 identity of weights everywhere: a version number names a step, the sha names the numbers.
 """
@@ -13,10 +15,11 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from domain.errors import NotFound
+from domain.errors import NotFound, VenusError
 from workers.models.chat import ChatFormat, read_chat
 from workers.models.config import ModelConfig, read_config, write_config
 from workers.models.decoder import Decoder
@@ -25,11 +28,24 @@ from workers.models.vocab import Vocabulary, read_vocab, write_vocab
 WEIGHTS_FILE: Final = "model.safetensors"
 """The name that `transformers` expects too."""
 
+INDEX_FILE: Final = f"{WEIGHTS_FILE}.index.json"
+"""Where each tensor of a model of several weights files lies."""
+
+EMBEDDING: Final = "model.embed_tokens.weight"
+HEAD: Final = "lm_head.weight"
+"""The two tensors that a tied model has once; published files leave the second out."""
+
 BUILTIN_ROOT: Final = Path(__file__).parent / "builtin"
 """Models that ship with the tree, each made by a script in `workers/models/build/`."""
 
 CHECKSUM_CHUNK_BYTES: Final = 1 << 20
 """Read size while hashing a file, so that a large file never sits in memory twice."""
+
+
+class WeightsUnreadable(VenusError):
+    """A folder's weights are not whole, or contradict its description."""
+
+    code = "weights_unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +59,9 @@ class ModelFolder:
 
     @property
     def weights_path(self) -> Path:
-        """The safetensors file."""
-        return self.path / WEIGHTS_FILE
+        """The safetensors file, or the index of several."""
+        index = self.path / INDEX_FILE
+        return index if index.is_file() else self.path / WEIGHTS_FILE
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -68,17 +85,57 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, by name, on the CPU."""
-    return load_file(str(path), device="cpu")
+    """Tensors of a safetensors file, or of all files of an index, by name, on the CPU.
+
+    Raises WeightsUnreadable when a file of an index is missing or does not hold what it should.
+    """
+    if not path.name.endswith(".index.json"):
+        return load_file(str(path), device="cpu")
+    state: dict[str, Tensor] = {}
+    for shard, names in sorted(_shards(path).items()):
+        try:
+            held = load_file(str(path.with_name(shard)), device="cpu")
+        except (OSError, SafetensorError) as error:
+            raise WeightsUnreadable(f"{shard}: {error}") from error
+        if held.keys() != names:
+            differing = ", ".join(sorted(held.keys() ^ names)[:3])
+            raise WeightsUnreadable(f"{shard} and {path.name} disagree about {differing}")
+        state.update(held)
+    return state
+
+
+def _shards(path: Path) -> dict[str, set[str]]:
+    """Names of the tensors of every file of an index."""
+    try:
+        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        shards: dict[str, set[str]] = {}
+        for name, shard in places.items():
+            if Path(shard).name != shard:
+                raise WeightsUnreadable(f"{path.name} leads out of its folder: {shard[:100]}")
+            shards.setdefault(shard, set()).add(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsUnreadable(f"{path.name} is no index of weights: {error}"[:300]) from error
+    return shards
+
+
+def tied_state(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state with the head that it means: of a tied model, the embedding.
+
+    Raises WeightsUnreadable for a tied model with a head of its own: one of the two is wrong.
+    """
+    whole = dict(state)
+    if config.tie_word_embeddings and EMBEDDING in whole:
+        head = whole.setdefault(HEAD, whole[EMBEDDING])
+        if not torch.equal(head, whole[EMBEDDING]):
+            raise WeightsUnreadable("the model is tied, but its head is not its embedding")
+    return whole
 
 
 def load_decoder(folder: ModelFolder, weights: Path | None = None) -> Decoder:
     """The model with the folder's weights, or with those of another file of the same shapes."""
     decoder = Decoder(folder.config)
     state = load_weights(weights or folder.weights_path)
-    if folder.config.tie_word_embeddings:
-        state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
-    decoder.load_state_dict(state)
+    decoder.load_state_dict(tied_state(folder.config, state))
     return decoder
 
 

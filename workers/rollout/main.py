@@ -41,9 +41,6 @@ from workers.rollout.scripted.engine import ScriptedEngine, ScriptedSizes
 from workers.rollout.scripted.script import read_script
 from workers.rollout.seams import scripted_engine
 
-ROWS_PER_SLOT: Final = 3
-"""Cache rows beside the running ones hold keys of rollouts whose tools run."""
-
 SYNC_SHARE: Final = 0.4
 """Each of a sync's two parts ends within this share of what the keeper grants to a sync."""
 
@@ -149,8 +146,8 @@ def make_engine(
             version=-1,
             transfer=transfer,
         )
-    rows = max(limits.engine_slots, min(limits.kv_pages, ROWS_PER_SLOT * limits.engine_slots))
-    return EmbeddedEngine(name, folder, EngineLimits(limits.engine_slots, rows), version=-1)
+    own = EngineLimits(limits.engine_slots, limits.kv_pages)
+    return EmbeddedEngine(name, folder, own, version=-1)
 
 
 def _door_of(

@@ -59,7 +59,7 @@ async def make(request: pytest.FixtureRequest, small: Small) -> AsyncIterator[Ma
         def build(slots: int) -> Engine:
             engine: Engine
             if request.param == "embedded":
-                engine = EmbeddedEngine("small", small.folder, EngineLimits(slots, slots * 2))
+                engine = EmbeddedEngine("small", small.folder, EngineLimits(slots))
             else:
                 engine = scripted(small, slots)
             stack.push_async_callback(engine.close)
@@ -70,6 +70,6 @@ async def make(request: pytest.FixtureRequest, small: Small) -> AsyncIterator[Ma
 
 @pytest.fixture
 async def embedded(small: Small) -> AsyncIterator[EmbeddedEngine]:
-    engine = EmbeddedEngine("small", small.folder, EngineLimits(slots=8, rows=16))
+    engine = EmbeddedEngine("small", small.folder, EngineLimits(slots=8))
     yield engine
     await engine.close()

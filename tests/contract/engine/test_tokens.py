@@ -181,7 +181,7 @@ async def test_keys_never_reach_another_rollout_or_outlive_a_release(
 async def test_evicted_keys_are_computed_anew_with_the_same_result(
     small: Small, tmp_path: Path
 ) -> None:
-    engine = EmbeddedEngine("small", small.folder, EngineLimits(slots=2, rows=2))
+    engine = EmbeddedEngine("small", small.folder, EngineLimits(slots=2, pages=4))
     first = await engine.generate(request("a", rollout_id="ro"))
     await asyncio.gather(*(engine.generate(request(str(i))) for i in range(6)))
     ids = (*PROMPTS[0], *first.token_ids, 15, 1, 16)
@@ -194,7 +194,7 @@ async def test_evicted_keys_are_computed_anew_with_the_same_result(
 
 
 async def test_more_turns_than_slots_all_end_right(small: Small) -> None:
-    engine = EmbeddedEngine("small", small.folder, EngineLimits(slots=3, rows=5))
+    engine = EmbeddedEngine("small", small.folder, EngineLimits(slots=3, pages=40))
     requests = [
         request(str(i), PROMPTS[i % 4], seed=i, max_tokens=1 + (7 * i) % 23) for i in range(40)
     ]
@@ -210,7 +210,7 @@ async def test_more_turns_than_slots_all_end_right(small: Small) -> None:
 
 async def test_a_tied_model_gives_the_logprobs_of_its_own_head(tmp_path: Path) -> None:
     model = decoder(4, tied=True)
-    engine = EmbeddedEngine("tied", model_folder(tmp_path / "tied", model), EngineLimits(2, 2))
+    engine = EmbeddedEngine("tied", model_folder(tmp_path / "tied", model), EngineLimits(2))
     result = await engine.generate(request(max_tokens=30))
     ids = request().token_ids
     expected = reference_logprobs(model, ids + result.token_ids)[len(ids) - 1 :]

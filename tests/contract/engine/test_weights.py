@@ -93,7 +93,7 @@ async def test_keys_kept_between_turns_are_of_the_same_weights_only(
     await sync(embedded, new, tmp_path / "v1", version=1)
     ids = (*PROMPT, *first.token_ids, 15, 16)
     second = await embedded.generate(request("b", ids, rollout_id="ro", temperature=0.0))
-    cold = EmbeddedEngine("cold", model_folder(tmp_path / "cold", new), EngineLimits(1, 1))
+    cold = EmbeddedEngine("cold", model_folder(tmp_path / "cold", new), EngineLimits(1))
     expected = await cold.generate(request("b", ids, temperature=0.0))
     await cold.close()
     assert second.cached_tokens == 0
@@ -115,7 +115,7 @@ async def test_seventeen_updates_leave_no_trace_of_older_weights(
 
 async def test_an_update_of_a_tied_model_reaches_its_head(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "tied", decoder(1, tied=True))
-    engine = EmbeddedEngine("tied", folder, EngineLimits(1, 1))
+    engine = EmbeddedEngine("tied", folder, EngineLimits(1))
     new = decoder(2, tied=True)
     await engine.pause(PauseMode.KEEP)
     await sync(engine, new, tmp_path / "v1", version=1)

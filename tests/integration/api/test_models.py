@@ -130,8 +130,10 @@ def test_a_file_that_cannot_be_read_is_a_finding(
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
-        ({"architectures": ["Qwen2ForCausalLM"]}, "/config.json/architectures"),
-        ({"num_key_value_heads": 2}, "/config.json/num_key_value_heads"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "/config.json/architectures"),
+        ({"num_key_value_heads": 3}, "/config.json/num_key_value_heads"),
+        ({"num_key_value_heads": 2}, "/model.safetensors"),
+        ({"quantization_config": {"bits": 4}}, "/config.json/quantization_config"),
         ({"hidden_size": 1e308}, "/config.json/hidden_size"),
         ({"num_hidden_layers": 4}, "/model.safetensors"),
         ({"vocab_size": 21}, "/vocab.json"),

@@ -14,7 +14,8 @@ class Counters:
     finished: int = 0
     aborted: int = 0
     refused: int = 0
-    evictions: int = 0
+    preemptions: int = 0
+    retractions: int = 0
     weight_updates: int = 0
     sync_failures: int = 0
     busy_s: float = 0.0

@@ -36,26 +36,39 @@ from domain.engine import (
     RequestId,
     SyncFailed,
     TokenChunk,
+    WeightKind,
     WeightRef,
 )
 from domain.ids import RolloutId
 from domain.kv_ticket import KvFailure, KvRefused, KvTicket
 from infra.failpoints import hit
 from infra.logging import get_logger
-from workers.models.folder import ModelFolder, load_weights, weights_sha
+from kv.rules import RANKED, KvRules
+from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
+from workers.rollout.embedded.arena import PAGE_TOKENS
 from workers.rollout.embedded.core import Core
-from workers.rollout.embedded.forward import PackedModel, pack
+from workers.rollout.embedded.key_stats import key_stats
+from workers.rollout.embedded.keys import KeySizes
+from workers.rollout.embedded.packing import PackedModel, pack
+from workers.rollout.embedded.pages.nodes import pages_for
 from workers.rollout.embedded.probe import compare
-from workers.rollout.embedded.weights import read_weights
-
-PAGE_TOKENS: Final = 16
-"""Tokens that one page of the statistics stands for."""
+from workers.rollout.embedded.shelf import Key, LoadedAdapter
+from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
+from workers.rollout.embedded.weights import load_adapter, read_weights
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` waits for the decode step in progress."""
 
-CAPABILITIES: Final = (Capability.REPRIORITISE, Capability.PAUSE_KEEP)
-"""What this engine can do beyond generating."""
+CAPABILITIES: Final = (
+    Capability.REPRIORITISE,
+    Capability.PAUSE_KEEP,
+    Capability.SLOT_PREEMPT,
+    Capability.LORA,
+)
+"""What this engine can do beyond generating, whatever its sizes; with outer tiers also that."""
+
+CONTEXTS_PER_SLOT: Final = 3
+"""Full contexts for which an engine has pages if nobody says how many: one runs, two wait for tools."""
 
 T = TypeVar("T")
 
@@ -82,11 +95,27 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Unverified:
+    """An update that no probe has confirmed: of the base (None) or of an adapter."""
+
+    key: Key | None
+    undo: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Sizes of one engine. `rows` cache rows, of which `slots` run; the rest keep idle keys."""
+    """Sizes of one engine. Its pages are shared by running turns and by those whose tools run."""
 
     slots: int = 32
-    rows: int = 96
+    pages: int | None = None
+    """None: room for three full contexts a slot."""
+    tiers: TierSizes = NO_TIERS
+    rules: KvRules = RANKED
+
+    def key_sizes(self, context: int) -> KeySizes:
+        """What the engine's keys get, for a model with this context."""
+        pages = self.pages or CONTEXTS_PER_SLOT * self.slots * pages_for(context)
+        return KeySizes(pages, self.tiers, self.rules)
 
 
 class EmbeddedEngine:
@@ -102,21 +131,27 @@ class EmbeddedEngine:
         version: int = 0,
         epoch: int = 0,
         weights: Path | None = None,
+        dtype: torch.dtype = torch.float32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Load the folder's weights (or `weights`) as policy `version` and start the thread."""
+        """Load the folder's weights (or `weights`) as policy `version` and start the thread.
+
+        `dtype`, float32 or bfloat16, is that of weights, keys and values, whatever the file's is.
+        """
+        assert dtype in (torch.float32, torch.bfloat16)
         self._name = name
         self._config = folder.config
         self._device = torch.device(device)
+        self._dtype = dtype
         if self._device.type == "cpu":
             torch.set_num_threads(1)
         state = load_weights(weights or folder.weights_path)
         self._epoch = epoch
         self._core = Core(
-            pack(folder.config, state, self._device),
+            pack(folder.config, tied_state(folder.config, state), self._device, dtype),
             folder.vocabulary,
             limits.slots,
-            limits.rows,
+            limits.key_sizes(folder.config.max_position_embeddings),
             version=version,
             weights_sha=weights_sha(state),
             clock=clock,
@@ -124,7 +159,7 @@ class EmbeddedEngine:
         self._clock = clock
         self._mode = Mode.RUNNING
         self._kv = KvMode.KEEP
-        self._before_update: Served | None = None
+        self._unverified: Unverified | None = None
         self._drained: list[Future[None]] = []
         self._inbox: list[Callable[[], object]] = []
         self._is_over = False
@@ -144,13 +179,13 @@ class EmbeddedEngine:
             vocab_size=self._config.vocab_size,
             context_tokens=self._config.max_position_embeddings,
             page_tokens=PAGE_TOKENS,
-            kv_pages=self._pages_total(),
-            capabilities=CAPABILITIES,
+            kv_pages=core.keys.table.tree.total,
+            capabilities=self._capabilities(),
         )
 
     def stats(self) -> EngineStats:
         """Counters and gauges, read beside the running thread: each is right, not all at once."""
-        core, counters = self._core, self._core.counters
+        core, counters, tree = self._core, self._core.counters, self._core.keys.table.tree
         return EngineStats(
             version=core.version,
             weights_sha=core.weights_sha,
@@ -158,9 +193,9 @@ class EmbeddedEngine:
             active=core.active,
             waiting=len(core.waiting),
             slots=core.slots,
-            kv_pages_used=int(-(-core.rows.kv_length // PAGE_TOKENS).sum()),
-            kv_pages=self._pages_total(),
-            retained_rollouts=len(core.rows.idle),
+            kv_pages_used=tree.total - len(tree.free),
+            kv_pages=tree.total,
+            retained_rollouts=len(tree.trajectories),
             steps=counters.steps,
             sampled_tokens=counters.sampled_tokens,
             prefilled_tokens=counters.prefilled_tokens,
@@ -168,11 +203,12 @@ class EmbeddedEngine:
             finished=counters.finished,
             aborted=counters.aborted,
             refused=counters.refused,
-            evictions=counters.evictions,
-            preemptions=0,
+            evictions=sum(tree.evicted.copy().values()),
+            preemptions=counters.preemptions,
             weight_updates=counters.weight_updates,
             sync_failures=counters.sync_failures,
             busy_s=counters.busy_s,
+            kv=key_stats(core.keys, counters.retractions),
         )
 
     def waiting(self) -> tuple[RolloutId, ...]:
@@ -274,14 +310,11 @@ class EmbeddedEngine:
         try:
             if self._mode is not Mode.PAUSED:
                 raise SyncFailed(Refusal.NOT_PAUSED, "pause the engine before an update")
-            if ref.epoch < self._epoch:
-                detail = f"epoch {ref.epoch} is older than {self._epoch}"
-                raise SyncFailed(Refusal.OLD_EPOCH, detail)
-            model = await asyncio.to_thread(self._read, ref)
+            swap = await asyncio.to_thread(self._read, ref)
         except SyncFailed:
             self._core.counters.sync_failures += 1
             raise
-        await self._ask(lambda: self._swap(Served(model, ref.version, ref.sha, ref.epoch)))
+        await self._ask(swap)
 
     async def verify_weights(self, probe: Probe) -> ProbeReport:
         """Compare with the trainer's log-probabilities; a mismatch restores the old weights."""
@@ -291,7 +324,7 @@ class EmbeddedEngine:
         """Decode again; refused while weights are loaded but not verified."""
 
         def leave() -> None:
-            if self._before_update is not None:
+            if self._unverified is not None:
                 raise EngineRefused(Refusal.UNVERIFIED, "the new weights were not probed")
             self._core.drop_stale_keys(self._kv)
             self._mode = Mode.RUNNING
@@ -308,43 +341,73 @@ class EmbeddedEngine:
         self._post(stop)
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
 
-    def _read(self, ref: WeightRef) -> PackedModel:
+    def _read(self, ref: WeightRef) -> Callable[[], None]:
+        """Read and check beside the thread; what is returned serves it, between two steps."""
+        newest = self._core.adapters.shelf.newest((ref.tenant, ref.adapter))
+        is_adapter = ref.kind is WeightKind.LORA
+        epoch = self._epoch if not is_adapter else ref.epoch if newest is None else newest.epoch
+        if ref.epoch < epoch:
+            raise SyncFailed(Refusal.OLD_EPOCH, f"epoch {ref.epoch} is older than {epoch}")
         try:
             hit("engine.sync.before_read")
-            model = read_weights(ref, self._config, self._device)
+            if is_adapter:
+                adapter = load_adapter(ref, self._config, self._device, self._dtype)
+            else:
+                model = read_weights(ref, self._config, self._device, self._dtype)
             hit("engine.sync.after_read")
         except OSError as error:
             raise SyncFailed(Refusal.UNREADABLE, str(error)) from error
-        return model
+        if is_adapter:
+            return lambda: self._swap_adapter(adapter)
+        return lambda: self._swap(Served(model, ref.version, ref.sha, ref.epoch))
 
     def _swap(self, served: Served) -> None:
         core = self._core
-        if self._mode is not Mode.PAUSED:
-            raise SyncFailed(Refusal.NOT_PAUSED, "the engine was resumed during the update")
-        if self._before_update is None:
-            self._before_update = Served(core.model, core.version, core.weights_sha, self._epoch)
+        before = Served(core.model, core.version, core.weights_sha, self._epoch)
+        self._begin(None, lambda: self._serve(before))
         self._serve(served)
 
+    def _swap_adapter(self, adapter: LoadedAdapter) -> None:
+        before = self._core.adapters.shelf.newest(adapter.key)
+        self._begin(adapter.key, lambda: self._core.withdraw_adapter(adapter, before))
+        self._core.swap_adapter(adapter)
+
+    def _begin(self, key: Key | None, undo: Callable[[], None]) -> None:
+        if self._mode is not Mode.PAUSED:
+            raise SyncFailed(Refusal.NOT_PAUSED, "the engine was resumed during the update")
+        if self._unverified is None:
+            self._unverified = Unverified(key, undo)
+        elif self._unverified.key != key:
+            raise SyncFailed(Refusal.UNVERIFIED, "another update was not probed yet")
+
     def _verify(self, probe: Probe) -> ProbeReport:
+        core, unverified = self._core, self._unverified
+        key = None if unverified is None else unverified.key
+        adapter = None if key is None else core.adapters.shelf.newest(key)
         try:
-            report = compare(self._core.model, self._core.version, self._core.weights_sha, probe)
+            if adapter is None:
+                report = compare(core.model, core.version, core.weights_sha, probe)
+            else:
+                version, sha = adapter.version, adapter.sha
+                report = compare(core.model, version, sha, probe, adapter.packed)
         except SyncFailed:
-            self._core.counters.sync_failures += 1
-            if self._before_update is not None:
-                self._serve(self._before_update)
-                self._before_update = None
+            core.counters.sync_failures += 1
+            if unverified is not None:
+                unverified.undo()
+                self._unverified = None
             raise
-        if self._before_update is not None:
-            self._core.counters.weight_updates += 1
-        self._before_update = None
+        if unverified is not None:
+            core.counters.weight_updates += 1
+        self._unverified = None
         return report
 
     def _serve(self, served: Served) -> None:
         self._core.swap_weights(served.model, served.version, served.sha)
         self._epoch = served.epoch
 
-    def _pages_total(self) -> int:
-        return self._core.rows.count * -(-self._core.rows.context // PAGE_TOKENS)
+    def _capabilities(self) -> tuple[Capability, ...]:
+        has_tiers = self._core.keys.tiers is not None
+        return (*CAPABILITIES, Capability.TIERS) if has_tiers else CAPABILITIES
 
     def _submit(
         self,
@@ -395,6 +458,7 @@ class EmbeddedEngine:
             raise
         finally:
             self._refuse_the_rest()
+            self._core.close()
 
     def _turn(self) -> None:
         deadline_s = self._core.expire()

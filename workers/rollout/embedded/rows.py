@@ -1,80 +1,38 @@
-"""The rows of the engine: what each holds, which one runs, which is evicted for a new turn.
+"""The rows of the engine: one for each running turn, in no order; a decode step reads them as one view.
 
-    row   0 .. running-1     running turns, in no order; a decode step reads them as one view
-          running .. rows-1  idle: keys kept for a rollout's next turn, or free
-
-Invariants: a rollout has at most one idle row; `kv_length <= length`; a running row is ready to
-decode when exactly one token lacks keys. Numpy arrays hold what changes every step, so that
-bookkeeping costs a few calls a step and not a few calls a row.
+Numpy arrays hold what changes every step, so that bookkeeping costs a few calls a step and not a few calls
+a row. Invariants: `kv_length <= length`; a row is ready to decode when exactly one token lacks keys; its
+block table is that of its lease, the null page behind it.
 """
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from domain.engine import EngineRefused, GenRequest, GenResult, TokenChunk
-from domain.ids import RolloutId
-
-
-@dataclass(slots=True)
-class Idle:
-    """Keys kept after a turn; `weights_sha` made all of them."""
-
-    rollout_id: RolloutId
-    weights_sha: str
-    rank: float
-    last_used_s: float
-
-
-@dataclass(slots=True)
-class Ticket:
-    """An accepted request and where its answer goes. Smaller (rank, arrival) starts first."""
-
-    request: GenRequest
-    rank: float
-    arrival: int
-    accepted_s: float
-    deliver: Callable[[GenResult | EngineRefused], None]
-    deliver_chunk: Callable[[TokenChunk], None] | None = None
-
-    @property
-    def deadline_s(self) -> float:
-        """Monotonic time at which the request ends with what it has, or infinity."""
-        relative = self.request.deadline_s
-        return math.inf if relative is None else self.accepted_s + relative
-
-
-@dataclass(slots=True)
-class Running:
-    """One turn in an engine slot; `weights_sha` were in use when it started."""
-
-    ticket: Ticket
-    started_s: float
-    weights_sha: str
-    cached_tokens: int
-    streamed: int = 0
+from workers.rollout.embedded.arena import PAGE_TOKENS
+from workers.rollout.embedded.turns import Record, Running, Sampled
 
 
 @dataclass(slots=True)
 class Rows:
-    """Per-row state. Arrays are [rows] or [rows, context]; `tokens` is the whole segment."""
+    """Per-row state. Arrays are [slots] or [slots, context]; `tokens` is the whole segment."""
 
-    cache: Tensor
+    slots: int
     context: int
     vocab_size: int
+    table_pages: int
+    null_page: int
     running: list[Running] = field(default_factory=list)
-    idle: dict[int, Idle] = field(default_factory=dict)
+    tables: npt.NDArray[np.int64] = field(init=False)
     tokens: npt.NDArray[np.int64] = field(init=False)
     logprobs: npt.NDArray[np.float32] = field(init=False)
     versions: npt.NDArray[np.int64] = field(init=False)
     noise: npt.NDArray[np.float64] = field(init=False)
     length: npt.NDArray[np.int64] = field(init=False)
     kv_length: npt.NDArray[np.int64] = field(init=False)
+    room: npt.NDArray[np.int64] = field(init=False)
+    """Tokens that the pages of the row hold."""
     prompt_length: npt.NDArray[np.int64] = field(init=False)
     end: npt.NDArray[np.int64] = field(init=False)
     temperature: npt.NDArray[np.float32] = field(init=False)
@@ -84,13 +42,15 @@ class Rows:
 
     def __post_init__(self) -> None:
         """Allocate the arrays: nothing is allocated while the engine runs."""
-        wide, rows = (self.count, self.context), self.count
+        wide, rows = (self.slots, self.context), self.slots
+        self.tables = np.full((rows, self.table_pages), self.null_page, dtype=np.int64)
         self.tokens = np.zeros(wide, dtype=np.int64)
         self.logprobs = np.zeros(wide, dtype=np.float32)
         self.versions = np.zeros(wide, dtype=np.int64)
         self.noise = np.zeros(wide, dtype=np.float64)
         self.length = np.zeros(rows, dtype=np.int64)
         self.kv_length = np.zeros(rows, dtype=np.int64)
+        self.room = np.zeros(rows, dtype=np.int64)
         self.prompt_length = np.zeros(rows, dtype=np.int64)
         self.end = np.zeros(rows, dtype=np.int64)
         self.temperature = np.ones(rows, dtype=np.float32)
@@ -98,80 +58,90 @@ class Rows:
         self.stops = np.zeros((rows, self.vocab_size), dtype=np.bool_)
         self.has_stop_text = np.zeros(rows, dtype=np.bool_)
 
-    @property
-    def count(self) -> int:
-        """Rows of the cache."""
-        return int(self.cache.shape[2])
+    def start(self, running: Running, noise: npt.NDArray[np.float64]) -> int:
+        """Give a new turn the next row; its keys are those of its lease."""
+        row, request = len(self.running), running.ticket.request
+        count = len(request.token_ids)
+        self.tokens[row, :count] = request.token_ids
+        self.noise[row, count : count + len(noise)] = noise
+        self.length[row] = self.prompt_length[row] = count
+        self._begin(running)
+        return row
 
-    def idle_row_of(self, rollout_id: RolloutId) -> int | None:
-        """The idle row that holds keys of this rollout."""
-        return next((r for r, idle in self.idle.items() if idle.rollout_id == rollout_id), None)
+    def restore(self, sampled: Sampled) -> int:
+        """Give a turn that lost its slot the next row."""
+        row, count, prompt = len(self.running), len(sampled.tokens), sampled.prompt_length
+        self.tokens[row, :count] = sampled.tokens
+        self.logprobs[row, prompt:count] = sampled.logprobs
+        self.versions[row, prompt:count] = sampled.versions
+        self.noise[row, prompt : prompt + len(sampled.noise)] = sampled.noise
+        self.length[row], self.prompt_length[row] = count, prompt
+        self._begin(sampled.running)
+        return row
 
-    def forget(self, row: int) -> None:
-        """Make an idle row free."""
-        del self.idle[row]
-        self.kv_length[row] = 0
+    def saved(self, row: int) -> Sampled:
+        """Copies of what `restore` needs."""
+        part = self.sampled(row)
+        return Sampled(
+            running=self.running[row],
+            tokens=self.tokens[row, : part.stop].copy(),
+            logprobs=self.logprobs[row, part].copy(),
+            versions=self.versions[row, part].copy(),
+            noise=self.noise[row, part.start : self.end[row]].copy(),
+            prompt_length=part.start,
+        )
 
-    def matching(self, row: int, token_ids: npt.NDArray[np.int64]) -> int:
-        """How many leading tokens of `token_ids` have keys in this row."""
-        limit = min(int(self.kv_length[row]), len(token_ids))
-        differs = np.flatnonzero(self.tokens[row, :limit] != token_ids[:limit])
-        return int(differs[0]) if len(differs) else limit
+    def stop(self, row: int) -> None:
+        """Take a row out: the last one takes its place."""
+        last = len(self.running) - 1
+        if row != last:
+            for array in self._arrays():
+                array[row] = array[last]
+        self.running[row] = self.running[last]
+        self.running.pop()
 
-    def swap(self, a: int, b: int) -> None:
-        """Exchange two rows, keys and all."""
-        if a == b:
-            return
-        longest = int(max(self.kv_length[a], self.kv_length[b]))
-        if longest:
-            pair = torch.tensor([a, b], device=self.cache.device)
-            view = self.cache[:, :, :, :, :longest]
-            view[:, :, pair] = view[:, :, pair.flip(0)]
-        for array in self._arrays():
-            array[[a, b]] = array[[b, a]]
-        idle_a, idle_b = self.idle.pop(a, None), self.idle.pop(b, None)
-        if idle_a is not None:
-            self.idle[b] = idle_a
-        if idle_b is not None:
-            self.idle[a] = idle_b
+    def follow_lease(self, row: int) -> None:
+        """Take over what the lease says of pages and keys."""
+        lease = self.running[row].lease
+        pages = lease.pages
+        self.tables[row, : len(pages)] = pages
+        self.tables[row, len(pages) :] = self.null_page
+        self.room[row] = len(pages) * PAGE_TOKENS
+        self.kv_length[row] = lease.length
 
-    def start(self, running: Running, token_ids: npt.NDArray[np.int64], cached: int) -> int:
-        """Turn the first idle or free row into a running one and return it."""
-        row = len(self.running)
-        sampling = running.ticket.request.sampling
-        self.idle.pop(row, None)
-        self.tokens[row, : len(token_ids)] = token_ids
-        self.length[row] = self.prompt_length[row] = len(token_ids)
-        self.kv_length[row] = cached
-        self.end[row] = len(token_ids) + sampling.max_tokens
+    def sampled(self, row: int) -> slice:
+        """Where this row's sampled tokens lie in the [slots, context] arrays."""
+        return slice(int(self.prompt_length[row]), int(self.length[row]))
+
+    def record(self, row: int, part: slice) -> Record:
+        """Ids, log-probabilities and versions of a part of a row."""
+        return Record(
+            tuple(self.tokens[row, part].tolist()),
+            tuple(self.logprobs[row, part].tolist()),
+            tuple(self.versions[row, part].tolist()),
+        )
+
+    def _begin(self, running: Running) -> None:
+        row, sampling = len(self.running), running.ticket.request.sampling
+        self.end[row] = running.ticket.end
         self.temperature[row] = sampling.temperature
         self.top_p[row] = sampling.top_p
         self.stops[row] = False
         self.stops[row, list(sampling.stop_token_ids)] = True
         self.has_stop_text[row] = bool(sampling.stop)
         self.running.append(running)
-        return row
-
-    def stop(self, row: int) -> int:
-        """Take a row out of the running ones; returns the row where its keys lie now."""
-        last = len(self.running) - 1
-        self.swap(row, last)
-        self.running[row] = self.running[last]
-        self.running.pop()
-        return last
-
-    def sampled(self, row: int) -> slice:
-        """Where this row's sampled tokens lie in the [rows, context] arrays."""
-        return slice(int(self.prompt_length[row]), int(self.length[row]))
+        self.follow_lease(row)
 
     def _arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
         return (
+            self.tables,
             self.tokens,
             self.logprobs,
             self.versions,
             self.noise,
             self.length,
             self.kv_length,
+            self.room,
             self.prompt_length,
             self.end,
             self.temperature,

@@ -328,6 +328,8 @@ class ScriptedEngine:
             self._tally.by_rollout[request.rollout_id] += 1
             raise EngineRefused(answer.refusal, "the script says so")
         check(request, self._sizes.vocab_size, self._sizes.context_tokens)
+        if request.adapter is not None:
+            raise EngineRefused(Refusal.UNKNOWN_ADAPTER, f"{request.adapter.name!r} is not loaded")
         if request.request_id in self._open:
             raise EngineRefused(Refusal.DUPLICATE_REQUEST, f"{request.request_id} is open")
 

@@ -23,7 +23,7 @@ PROMPT = FOLDER.vocabulary.encode("^12+07=")
 
 async def sampled(temperature: float, top_p: float, count: int = 8) -> list[Segment]:
     """Segments that the embedded engine sampled under its own weights, policy version 0."""
-    engine = EmbeddedEngine("tiny-calc", FOLDER, EngineLimits(8, 16))
+    engine = EmbeddedEngine("tiny-calc", FOLDER, EngineLimits(8))
     segments = []
     for seed in range(count):
         result = await engine.generate(

@@ -1,0 +1,209 @@
+"""Attention of new tokens over the pages of their rows; the call is replaceable.
+
+What depends on the batch alone is worked out once a forward pass, in a plan that all layers share.
+Two adapters: `GatherAttention` copies the pages in use side by side and calls torch's scaled
+dot-product attention on the copy; `KeptAttention` keeps that copy from one decode step to the next
+and copies only pages that changed.
+
+Query heads that share a key head stand beside each other as queries of one head: shapes are
+[B, kv_heads, Q, D] with Q = queries per key head times S, so keys are never repeated.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena, PagedBatch
+
+KEPT_BYTES_MAX: Final = 1 << 30
+"""Memory that a kept copy may take beside the arena; above it pages are gathered every step."""
+
+KEPT_PAGES_STEP: Final = 8
+"""The kept copy grows by so many pages a row at a time: growing it copies all pages anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every layer of one forward pass does with its pages."""
+
+    batch: PagedBatch
+    write: Tensor
+    """Flat places of the new tokens in a layer: [B * S * 2 * kv_heads]."""
+    mask: Tensor
+    """0 where a query sees a key, minus infinity elsewhere: [B, 1, Q, P * 16]."""
+    gather: Tensor | None
+    """Flat places of all blocks of the batch: [2 * B * kv_heads * P]; None: the copy is kept."""
+    kept: Tensor | None = None
+    """Flat places of the new tokens in the kept copy of a layer: [B * 2 * kv_heads]."""
+
+
+class Attention(Protocol):
+    """Stores the keys and values of new tokens and mixes the values that their queries see."""
+
+    def plan(self, batch: PagedBatch, queries_per_key: int) -> Plan:
+        """Work out a batch, once for all layers. Every plan is used, layer by layer, at once."""
+        ...
+
+    def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
+        """Scaled queries [B, kv_heads, Q, D] of layer `at` -> mixed values of the same shape.
+
+        `fresh` [B, S, 2 * kv_heads, D] are the new tokens' keys, then their values.
+        """
+        ...
+
+
+class GatherAttention:
+    """Copies the pages in use side by side for every call."""
+
+    def __init__(self, arena: KvArena) -> None:
+        self.arena = arena
+        self._buffer = torch.empty(0, dtype=arena.shape.dtype, device=arena.device)
+        self._head = torch.arange(2 * arena.shape.kv_heads, device=arena.device)
+        self._columns = torch.arange(0, device=arena.device)
+
+    def plan(self, batch: PagedBatch, queries_per_key: int) -> Plan:
+        """Work out a batch."""
+        self.arena.touch(batch.pages)
+        gather = _blocks(batch.tables, self.arena.shape.kv_heads).view(-1)
+        return Plan(batch, self._written(batch), self._mask(batch, queries_per_key), gather)
+
+    def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
+        """Write, gather, attend."""
+        layer, width = self.arena.layers[at], self.arena.shape.head_dim
+        layer.view(-1, width).index_copy_(0, plan.write, fresh.reshape(-1, width))
+        assert plan.gather is not None
+        blocks = layer.view(-1, PAGE_TOKENS * width)
+        copy = self._room(plan.gather.numel() * blocks.shape[1]).view(-1, blocks.shape[1])
+        torch.index_select(blocks, 0, plan.gather, out=copy)
+        keys, values = copy.view(2, *query.shape[:2], -1, width)
+        return _mix(query, keys, values, plan.mask, fresh.shape[1] == 1)
+
+    def _room(self, count: int) -> Tensor:
+        """A buffer of `count` numbers. It only grows: a fresh one each time costs page faults."""
+        if self._buffer.numel() < count:
+            self._buffer = self._buffer.new_empty(count)
+        return self._buffer[:count]
+
+    def _written(self, batch: PagedBatch) -> Tensor:
+        blocks = batch.pages[..., None] * len(self._head) + self._head
+        return (blocks * PAGE_TOKENS + batch.offsets[..., None]).view(-1)
+
+    def _mask(self, batch: PagedBatch, queries_per_key: int) -> Tensor:
+        length, device = batch.tables.shape[1] * PAGE_TOKENS, batch.tables.device
+        if len(self._columns) < length:
+            self._columns = torch.arange(length, device=device)
+        hidden = self._columns[:length] > batch.positions[..., None]
+        mask = torch.zeros(hidden.shape, dtype=self.arena.shape.dtype, device=device)
+        mask.masked_fill_(hidden, float("-inf"))
+        if hidden.shape[1] > 1 and queries_per_key > 1:
+            mask = mask.repeat(1, queries_per_key, 1)
+        return mask[:, None]
+
+
+class KeptAttention(GatherAttention):
+    """Keeps the gathered copy between decode steps, on a CPU, where a copy costs as much as attending.
+
+    For every place of every row it remembers the page and its stamp; the arena gives a page a new
+    stamp whenever something is written to it, so a copy with the stamp of its page is that page. The
+    token of the step itself is written to both; its page must be in one place of the batch only.
+    """
+
+    def __init__(self, arena: KvArena) -> None:
+        super().__init__(arena)
+        assert arena.device.type == "cpu"
+        self._layers: tuple[Tensor, ...] = ()
+        self._page = np.zeros((0, 0), dtype=np.int64)
+        self._stamp = np.zeros((0, 0), dtype=np.int64)
+        self._blocks = np.zeros((0, 0), dtype=np.int64)
+
+    def plan(self, batch: PagedBatch, queries_per_key: int) -> Plan:
+        """Bring the copy up to date; chunks, and batches that are too large, are gathered."""
+        rows, count = batch.tables.shape
+        page_bytes = self.arena.shape.page_bytes
+        if batch.positions.shape[1] > 1 or rows * count * page_bytes > KEPT_BYTES_MAX:
+            return super().plan(batch, queries_per_key)
+        if rows > self._page.shape[0] or count >= self._page.shape[1]:
+            self._grow(rows, count)
+        self._refresh(batch)
+        mask = self._mask(batch, queries_per_key)
+        return Plan(batch, self._written(batch), mask, None, self._note(batch))
+
+    def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
+        """Write to the arena and to the copy, attend to the copy."""
+        if plan.kept is None:
+            return super().attend(at, query, fresh, plan)
+        layer, width = self.arena.layers[at], self.arena.shape.head_dim
+        kept, flat = self._layers[at], fresh.reshape(-1, width)
+        layer.view(-1, width).index_copy_(0, plan.write, flat)
+        kept.view(-1, width).index_copy_(0, plan.kept, flat)
+        rows, length = query.shape[0], plan.mask.shape[-1]
+        keys, values = kept[0, :rows, :, :length], kept[1, :rows, :, :length]
+        return _mix(query, keys, values, plan.mask, True)
+
+    def _grow(self, rows: int, count: int) -> None:
+        """An empty copy with room for so many rows and pages, and a last page for padding."""
+        shape = self.arena.shape
+        rows = max(rows, self._page.shape[0])
+        steps = -(-max(count, self._page.shape[1]) // KEPT_PAGES_STEP)
+        count = steps * KEPT_PAGES_STEP + 1
+        sizes = (2, rows, shape.kv_heads, count * PAGE_TOKENS, shape.head_dim)
+        self._layers = tuple(torch.zeros(sizes, dtype=shape.dtype) for _ in range(shape.layers))
+        self._page = np.full((rows, count), -1, dtype=np.int64)
+        self._stamp = np.zeros((rows, count), dtype=np.int64)
+        at = np.arange(2 * rows * shape.kv_heads).reshape(2, rows, shape.kv_heads)
+        self._blocks = at.transpose(1, 0, 2).reshape(rows, -1) * count
+
+    def _refresh(self, batch: PagedBatch) -> None:
+        tables = batch.tables.numpy()
+        rows, count = tables.shape
+        page, stamp = self._page[:rows, :count], self._stamp[:rows, :count]
+        stamps = self.arena.stamps[tables]
+        row, place = np.nonzero((page != tables) | (stamp != stamps))
+        if not len(row):
+            return
+        page[row, place] = tables[row, place]
+        stamp[row, place] = stamps[row, place]
+        head = self._head.numpy()
+        source = torch.from_numpy((tables[row, place][:, None] * len(head) + head).reshape(-1))
+        target = torch.from_numpy((self._blocks[row] + place[:, None]).reshape(-1))
+        for layer, kept in zip(self.arena.layers, self._layers, strict=True):
+            blocks = layer.view(-1, PAGE_TOKENS * layer.shape[-1])
+            kept.view(-1, blocks.shape[1]).index_copy_(0, target, blocks.index_select(0, source))
+
+    def _note(self, batch: PagedBatch) -> Tensor:
+        """Give the written pages new stamps, and the copy with them; flat places of the tokens."""
+        self.arena.touch(batch.pages)
+        pages = batch.pages.numpy()[:, 0]
+        place = batch.positions.numpy()[:, 0] // PAGE_TOKENS
+        place[pages == self.arena.spill_page] = self._page.shape[1] - 1
+        row = np.arange(len(pages))
+        self._stamp[row, place] = self.arena.stamps[pages]
+        blocks = self._blocks[: len(pages)] + place[:, None]
+        return torch.from_numpy((blocks * PAGE_TOKENS + batch.offsets.numpy()).reshape(-1))
+
+
+def attention_for(arena: KvArena) -> GatherAttention:
+    """The fastest that is right on the arena's device."""
+    return KeptAttention(arena) if arena.device.type == "cpu" else GatherAttention(arena)
+
+
+def _blocks(tables: Tensor, heads: int) -> Tensor:
+    """Flat places of the blocks of these pages [B, P]: [2, B, kv_heads, P], keys first."""
+    head = torch.arange(2 * heads, device=tables.device).view(2, 1, heads, 1)
+    return (tables * (2 * heads))[None, :, None, :] + head
+
+
+def _mix(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, is_step: bool) -> Tensor:
+    """Scaled dot-product attention; `is_step` says that the queries of a row stand at one position.
+
+    For a decode step on a CPU two products are faster than torch's fused kernel, whose blocks are
+    made for many queries (a third of the time at 32 rows).
+    """
+    if is_step and keys.device.type == "cpu" and keys.dtype == torch.float32:
+        scores = torch.matmul(query, keys.transpose(-1, -2)).add_(mask)
+        return torch.matmul(torch.softmax(scores, dim=-1), values)
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)

@@ -1,0 +1,220 @@
+"""The keys of one engine: arena, page table, outer tiers, and who gets room. The core asks, nothing waits."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from domain.engine import GenRequest, KvMode
+from domain.ids import RolloutId
+from kv.ranks import RankClass
+from kv.rules import RANKED, KvRules
+from workers.rollout.embedded.admission import ANY_TOOL, Admission
+from workers.rollout.embedded.arena import KvArena
+from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, digests_of
+from workers.rollout.embedded.pages.table import PageTable
+from workers.rollout.embedded.pages.tree import EvictReason
+from workers.rollout.embedded.tiers.outer import OuterTiers
+from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
+from workers.rollout.embedded.turns import Running, Sampled, Ticket
+
+REMEMBERED_MAX: Final = 4096
+"""Rollouts of which the engine remembers how much it computed, and how long to keep their pages."""
+
+RATE_SMOOTHING: Final = 0.1
+"""Of the measured time of computing a page: it follows a change within some ten chunks."""
+
+_CLASS_SPAN: Final = 10**12 * 4096
+"""Ranks of one class (`kv.ranks`); ranks that nobody composed are taken into the nearest class."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySizes:
+    """Pages on the device and outside, and the rules by which they are kept."""
+
+    pages: int
+    tiers: TierSizes = NO_TIERS
+    rules: KvRules = RANKED
+
+
+class Keys:
+    """Owned by the thread of the core."""
+
+    def __init__(self, arena: KvArena, sizes: KeySizes, clock: Callable[[], float]) -> None:
+        self.arena = arena
+        self.clock = clock
+        self.table = PageTable(arena.pages, sizes.rules.eviction, arena.copy)
+        self.admission = Admission(self.table, sizes.rules)
+        has_tiers = sizes.tiers.host_pages or sizes.tiers.disk_pages
+        self.tiers = OuterTiers(arena, self.table, sizes.tiers, clock) if has_tiers else None
+        self.wait_s: dict[RankClass, float] = dict.fromkeys(RankClass, 0.0)
+        self.starts: dict[RankClass, int] = dict.fromkeys(RankClass, 0)
+        self.recomputed_tokens = 0
+        self._computed: dict[RolloutId, int] = {}
+        self._kept_until: dict[RolloutId, float] = {}
+
+    def prepare(self, ticket: Ticket, weights_sha: str) -> None:
+        """Note what a waiting turn would share with others."""
+        if ticket.digests is None and ticket.parked is None:
+            tokens = ticket.request.token_ids[:-1]
+            ticket.digests = digests_of(namespace_of(ticket.request, weights_sha), tokens)
+
+    def start(self, ticket: Ticket, weights_sha: str) -> Running:
+        """Lock what is there of a new turn's context, and have the rest of it fetched."""
+        now, request = self.clock(), ticket.request
+        self.prepare(ticket, weights_sha)
+        self._note_start(ticket, now)
+        namespace = namespace_of(request, weights_sha)
+        known = self.table.tree.trajectories.get(request.rollout_id)
+        if known is not None and known.path and not known.leases:
+            self.admission.gaps.add(ANY_TOOL, ticket.accepted_s - known.path[-1].last_used)
+        lease = self.table.open(request.rollout_id, namespace, request.token_ids, now)
+        lease.trajectory.rank = ticket.rank
+        running = Running(ticket, now, weights_sha, lease, ticket.digests or ())
+        running.known_tokens = self._computed.get(request.rollout_id, 0)
+        self._fetch(running)
+        return running
+
+    def resume(self, sampled: Sampled) -> Running:
+        """Lock what is left of a turn that lost its slot."""
+        running, now = sampled.running, self.clock()
+        self._note_start(running.ticket, now)
+        self.table.resume(running.lease, now)
+        running.known_tokens = len(sampled.tokens) - 1
+        self.table.extend(running.lease, running.digests, now)
+        self._fetch(running)
+        return running
+
+    def park(self, running: Running, tokens: Sequence[int]) -> None:
+        """A turn loses its slot; `tokens` have keys that the table does not know yet."""
+        now = self.clock()
+        self.table.fill(running.lease, tokens, now)
+        running.is_loading = False
+        self.table.park(running.lease, now)
+        running.ticket.waiting_since_s = now
+
+    def close(self, running: Running, tokens: Sequence[int], keep: bool) -> None:
+        """A turn ended; `tokens` have keys that the table does not know yet."""
+        now, lease = self.clock(), running.lease
+        rollout_id = lease.trajectory.rollout_id
+        if keep:
+            self.table.fill(lease, tokens, now)
+            self._remember_length(rollout_id, lease.length)
+        lease.trajectory.kept_until = self._kept_until.get(rollout_id, 0.0)
+        self.table.close(lease, keep, now)
+
+    def poison(self, running: Running) -> None:
+        """A turn computed what is not a number: its own pages are zeroed and found by nobody."""
+        lease = running.lease
+        found = {node.key for node in lease.nodes[: lease.found] if node.digest is not None}
+        own = [node for node in lease.nodes if node.locks == 1 and node.key not in found]
+        for node in own:
+            self.table.tree.hide(node)
+            node.tokens = ()
+        self.arena.clear([node.page for node in own if node.page is not None])
+
+    def share(self, running: Running) -> bool:
+        """Take over pages that another turn computed meanwhile; whether there were any."""
+        gained = self.table.extend(running.lease, running.digests, self.clock())
+        running.cached_tokens += gained
+        return gained > 0
+
+    def grow(self, running: Running, tokens: int, reason: EvictReason) -> bool:
+        """Have pages for so many tokens."""
+        return self.table.grow(running.lease, tokens, reason, self.clock())
+
+    def fill(self, lease: Lease, tokens: Sequence[int]) -> bool:
+        """These tokens have keys now; whether the block table changed."""
+        return self.table.fill(lease, tokens, self.clock())
+
+    def collect(self, wait_s: float) -> None:
+        """Send off what left the device, take in what came."""
+        if self.tiers is not None and self.tiers.is_open:
+            self.tiers.flush()
+            self.tiers.collect(wait_s)
+
+    def note_prefill(self, tokens: int, seconds: float) -> None:
+        """Measured: computing so many tokens took so long."""
+        page_s = seconds / tokens * PAGE_TOKENS
+        known_s = self.admission.page_s or page_s
+        self.admission.page_s = known_s + RATE_SMOOTHING * (page_s - known_s)
+        if self.tiers is not None:
+            self.tiers.compute_s = self.admission.page_s
+
+    def set_rank(self, rollout_id: RolloutId, rank: float) -> None:
+        """What evictions go by."""
+        trajectory = self.table.tree.trajectories.get(rollout_id)
+        if trajectory is not None:
+            trajectory.rank = rank
+
+    def retain(self, rollout_id: RolloutId, ttl_s: float) -> None:
+        """Evict this rollout's pages after all others until the time is over."""
+        now = self.clock()
+        if len(self._kept_until) >= REMEMBERED_MAX:
+            self._kept_until = {r: t for r, t in self._kept_until.items() if t > now}
+        self._kept_until[rollout_id] = now + ttl_s
+        trajectory = self.table.tree.trajectories.get(rollout_id)
+        if trajectory is not None:
+            trajectory.kept_until = now + ttl_s
+
+    def release(self, rollout_id: RolloutId) -> None:
+        """The rollout will not come back."""
+        self._kept_until.pop(rollout_id, None)
+        self._computed.pop(rollout_id, None)
+        self.table.release(rollout_id)
+
+    def renew(
+        self,
+        served_sha: Callable[[Ticket], str],
+        shas: Collection[str],
+        kv: KvMode,
+        open_turns: Iterable[Running],
+    ) -> None:
+        """Weights changed: what the old ones computed is found by nobody; with `drop` it is gone.
+
+        `served_sha` is what a turn runs with now, `shas` are those of all that can be asked for.
+        """
+        now = self.clock()
+        for running in open_turns:
+            weights_sha = served_sha(running.ticket)
+            if running.weights_sha == weights_sha:
+                continue
+            running.digests = ()
+            running.is_loading = False
+            if kv is KvMode.DROP:
+                self.table.truncate(running.lease, 0, now)
+                running.weights_sha = weights_sha
+                running.lease.namespace = namespace_of(running.ticket.request, weights_sha)
+                running.lease.is_private = False
+            else:
+                running.lease.is_private = True
+        self.table.retire(lambda namespace: namespace.weights_sha not in shas, now)
+        self._computed.clear()
+
+    def _fetch(self, running: Running) -> None:
+        if self.tiers is not None and not running.lease.is_private:
+            running.is_loading = self.tiers.fetch(running.lease, running.digests)
+        if running.ticket.parked is None:
+            running.cached_tokens = running.lease.length
+
+    def _note_start(self, ticket: Ticket, now: float) -> None:
+        waited_s = now - ticket.waiting_since_s
+        ticket.waited_s += waited_s
+        name = rank_class(ticket.rank)
+        self.wait_s[name] += waited_s
+        self.starts[name] += 1
+
+    def _remember_length(self, rollout_id: RolloutId, length: int) -> None:
+        self._computed.pop(rollout_id, None)
+        self._computed[rollout_id] = length
+        if len(self._computed) > REMEMBERED_MAX:
+            del self._computed[next(iter(self._computed))]
+
+
+def namespace_of(request: GenRequest, weights_sha: str) -> Namespace:
+    """Who may share the keys of this request."""
+    return Namespace(request.tenant, weights_sha)
+
+
+def rank_class(rank: float) -> RankClass:
+    """The class that a rank belongs to."""
+    return RankClass(min(max(int(rank // _CLASS_SPAN), 0), len(RankClass) - 1))

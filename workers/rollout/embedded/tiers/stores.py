@@ -1,0 +1,121 @@
+"""Bytes of pages outside the device: in memory, and in a memory-mapped file of a fixed size.
+
+A page is written with its checksum and comes back only if length and checksum agree. The file stands in a
+folder of the engine's own and goes with it.
+"""
+
+import mmap
+import shutil
+import tempfile
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from infra.failpoints import hit
+from workers.rollout.embedded.pages.nodes import Place
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class FetchFailure(StrEnum):
+    """Why a page did not come back; its tokens are computed anew."""
+
+    FAILED = "failed"
+    SHORT = "short"
+    CHECKSUM = "checksum"
+    LATE = "late"
+
+
+class FetchError(Exception):
+    """A page that cannot be used."""
+
+    def __init__(self, failure: FetchFailure) -> None:
+        super().__init__(failure.value)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class TierSizes:
+    """Budgets in pages; 0 leaves a tier out."""
+
+    host_pages: int = 0
+    disk_pages: int = 0
+    folder: Path | None = None
+    """Where the file of the disk tier may stand; None: the usual place for temporary files."""
+
+
+NO_TIERS: Final = TierSizes()
+"""What leaves the device is computed anew."""
+
+
+class Stores:
+    """Memory and file. `write` and `read` are called by one thread."""
+
+    def __init__(self, sizes: TierSizes, page_bytes: int) -> None:
+        self.page_bytes = page_bytes
+        self._host = np.zeros((sizes.host_pages, page_bytes), dtype=np.uint8)
+        self._folder: Path | None = None
+        self._disk: mmap.mmap | None = None
+        if sizes.disk_pages:
+            self._folder = Path(tempfile.mkdtemp(prefix="kv-", dir=sizes.folder))
+            self._disk = _mapped(self._folder / "pages", sizes.disk_pages * page_bytes)
+
+    def write(self, place: Place, slot: int, content: Bytes) -> int:
+        """Store one page; returns its checksum. Raises `OSError`."""
+        checksum = zlib.crc32(content.data)
+        if hit("engine.kv.store"):
+            content = content[: len(content) // 2]
+        if place is Place.HOST:
+            self._host[slot, : len(content)] = content
+        else:
+            assert self._disk is not None
+            start = slot * self.page_bytes
+            self._disk[start : start + len(content)] = content.tobytes()
+        return checksum
+
+    def read(self, place: Place, slot: int, checksum: int) -> Bytes:
+        """One page as it was stored. Raises `FetchError`."""
+        try:
+            is_short = hit("engine.kv.fetch")
+            content = self._read(place, slot)
+        except OSError as error:
+            raise FetchError(FetchFailure.FAILED) from error
+        if is_short:
+            content = content[: len(content) // 2]
+        if len(content) != self.page_bytes:
+            raise FetchError(FetchFailure.SHORT)
+        if zlib.crc32(content.data) != checksum:
+            raise FetchError(FetchFailure.CHECKSUM)
+        return content
+
+    def close(self) -> None:
+        """Give the memory back and remove the folder."""
+        self._host = np.empty((0, self.page_bytes), dtype=np.uint8)
+        if self._disk is not None:
+            self._disk.close()
+            self._disk = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read(self, place: Place, slot: int) -> Bytes:
+        if place is Place.HOST:
+            row: Bytes = self._host[slot]
+            return row
+        assert self._disk is not None
+        assert self._folder is not None
+        end = (slot + 1) * self.page_bytes
+        if (self._folder / "pages").stat().st_size < end:
+            # Reading a mapping behind the end of its file would kill the process.
+            return np.empty(0, dtype=np.uint8)
+        return np.frombuffer(self._disk[end - self.page_bytes : end], dtype=np.uint8)
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    with path.open("wb+") as file:
+        file.truncate(size)
+        return mmap.mmap(file.fileno(), size)

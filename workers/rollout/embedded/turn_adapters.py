@@ -1,0 +1,57 @@
+"""Which turn runs with which adapter, and under which identity: the core's view of the shelf."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from domain.engine import GenRequest, served_sha
+from workers.rollout.embedded.adapters import AdaptedRows, Grouping
+from workers.rollout.embedded.shelf import AdapterShelf, LoadedAdapter
+from workers.rollout.embedded.turns import Running, Ticket
+
+
+class TurnAdapters:
+    """The loaded adapters and the turns that hold them."""
+
+    def __init__(self) -> None:
+        self.shelf = AdapterShelf()
+        self._grouping = Grouping()
+
+    def find(self, request: GenRequest) -> LoadedAdapter | None:
+        """The adapter that a request asks for. Raises EngineRefused when it is not here."""
+        return self.shelf.find(request.tenant, request.adapter)
+
+    def sha(self, ticket: Ticket, base: str) -> str:
+        """Identity of the weights that make this turn's tokens now."""
+        return served_sha(base, None if ticket.adapter is None else ticket.adapter.sha)
+
+    def shas(self, base: str) -> frozenset[str]:
+        """Identities of all that can be asked for."""
+        return frozenset(served_sha(base, sha) for sha in (None, *self.shelf.shas()))
+
+    def versions(self, turns: Iterable[Running], base: int) -> list[int]:
+        """Policy version of what these turns sample now: their adapter's, else the base's."""
+        held = (one.ticket.adapter for one in turns)
+        return [base if adapter is None else adapter.version for adapter in held]
+
+    def groups(self, turns: Iterable[Running], device: torch.device) -> tuple[AdaptedRows, ...]:
+        """Rows of a batch of these turns, by adapter."""
+        held = (one.ticket.adapter for one in turns)
+        return self._grouping.groups([None if one is None else one.packed for one in held], device)
+
+    def swap(self, adapter: LoadedAdapter, tickets: Iterable[Ticket]) -> None:
+        """Serve this version from the next token on, to all turns that pinned none."""
+        self.shelf.put(adapter.key, adapter)
+        for ticket in tickets:
+            ref, held = ticket.request.adapter, ticket.adapter
+            if ref is not None and ref.sha is None and held is not None and held.key == adapter.key:
+                ticket.adapter = adapter
+
+    def withdraw(
+        self, adapter: LoadedAdapter, before: LoadedAdapter | None, tickets: Sequence[Ticket]
+    ) -> list[Ticket]:
+        """Undo a swap; returns the turns that want this version and no other."""
+        self.shelf.put(adapter.key, None)
+        if before is not None:
+            self.swap(before, tickets)
+        return [ticket for ticket in tickets if ticket.adapter is adapter]
