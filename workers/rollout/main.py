@@ -147,7 +147,7 @@ def make_engine(
             transfer=transfer,
         )
     own = EngineLimits(limits.engine_slots, limits.kv_pages)
-    return EmbeddedEngine(name, folder, own, version=-1)
+    return EmbeddedEngine(name, folder, own, version=-1, transfer=transfer)
 
 
 def _door_of(

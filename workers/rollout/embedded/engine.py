@@ -47,6 +47,7 @@ from kv.rules import RANKED, KvRules
 from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
 from workers.rollout.embedded.arena import PAGE_TOKENS
 from workers.rollout.embedded.core import Core
+from workers.rollout.embedded.handover import arriving, layout_of, leaving
 from workers.rollout.embedded.key_stats import key_stats
 from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import PackedModel, pack
@@ -55,6 +56,8 @@ from workers.rollout.embedded.probe import compare
 from workers.rollout.embedded.shelf import Key, LoadedAdapter
 from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
 from workers.rollout.embedded.weights import load_adapter, read_weights
+from workers.rollout.kv_transfer.pages import Content, KvRun
+from workers.rollout.kv_transfer.transfer import KvTransfer
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` waits for the decode step in progress."""
@@ -133,13 +136,17 @@ class EmbeddedEngine:
         weights: Path | None = None,
         dtype: torch.dtype = torch.float32,
         clock: Callable[[], float] = time.monotonic,
+        transfer: KvTransfer | None = None,
     ) -> None:
         """Load the folder's weights (or `weights`) as policy `version` and start the thread.
+
+        With `transfer` the engine hands pages over to others and takes theirs.
 
         `dtype`, float32 or bfloat16, is that of weights, keys and values, whatever the file's is.
         """
         assert dtype in (torch.float32, torch.bfloat16)
         self._name = name
+        self._transfer = transfer
         self._config = folder.config
         self._device = torch.device(device)
         self._dtype = dtype
@@ -180,6 +187,7 @@ class EmbeddedEngine:
             context_tokens=self._config.max_position_embeddings,
             page_tokens=PAGE_TOKENS,
             kv_pages=core.keys.table.tree.total,
+            kv_tokens=core.keys.table.tree.total * PAGE_TOKENS,
             capabilities=self._capabilities(),
         )
 
@@ -233,7 +241,8 @@ class EmbeddedEngine:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, outcome)
 
-        if not self._post(lambda: self._submit(request, deliver, None)):
+        pages = await self._look(request)
+        if not self._post(lambda: self._submit(request, deliver, None, pages)):
             raise EngineRefused(Refusal.CLOSED, "the engine is closed")
         try:
             return await answer
@@ -254,7 +263,8 @@ class EmbeddedEngine:
             if isinstance(outcome, EngineRefused):
                 send(outcome)
 
-        if not self._post(lambda: self._submit(request, deliver, send)):
+        pages = await self._look(request)
+        if not self._post(lambda: self._submit(request, deliver, send, pages)):
             raise EngineRefused(Refusal.CLOSED, "the engine is closed")
         is_over = False
         try:
@@ -283,8 +293,23 @@ class EmbeddedEngine:
         self._post(lambda: self._core.release(rollout_id))
 
     async def export_kv(self, rollout_id: RolloutId) -> KvTicket:
-        """Rows are not handed out: their rollouts are computed anew elsewhere."""
-        raise KvRefused(KvFailure.UNSUPPORTED, rollout_id)
+        """Copy the rollout's whole pages on the device. Raises KvRefused."""
+        if self._transfer is None:
+            raise KvRefused(KvFailure.UNSUPPORTED, rollout_id)
+
+        def leave() -> tuple[KvRun, Content] | KvRefused:
+            try:
+                return leaving(self._core, rollout_id)
+            except KvRefused as refused:
+                return refused
+
+        try:
+            left = await self._ask(leave)
+        except EngineRefused as closed:
+            raise KvRefused(KvFailure.GONE, str(closed)) from closed
+        if isinstance(left, KvRefused):
+            raise left
+        return await asyncio.to_thread(self._transfer.export, *left)
 
     async def abort(self, request_ids: Sequence[RequestId]) -> tuple[GenResult, ...]:
         """End these requests now and return what they had sampled."""
@@ -406,14 +431,41 @@ class EmbeddedEngine:
         self._epoch = served.epoch
 
     def _capabilities(self) -> tuple[Capability, ...]:
-        has_tiers = self._core.keys.tiers is not None
-        return (*CAPABILITIES, Capability.TIERS) if has_tiers else CAPABILITIES
+        tiers = (Capability.TIERS,) if self._core.keys.tiers is not None else ()
+        export = () if self._transfer is None else (Capability.KV_EXPORT,)
+        return (*CAPABILITIES, *tiers, *export)
+
+    async def _look(self, request: GenRequest) -> Content | None:
+        """The checked pages that come with a request; None when there are none that fit."""
+        ticket, transfer = request.kv_source, self._transfer
+        if ticket is None or transfer is None:
+            return None
+        layout = layout_of(self._core.keys.arena)
+        # Which weights this request is served is known on the engine's thread, and checked there.
+        sha, adapter = ticket.weights_sha, ""
+        wanted = KvRun(request.rollout_id, request.token_ids, sha, layout, adapter)
+        try:
+            return await asyncio.to_thread(transfer.look, ticket, wanted)
+        except KvRefused:
+            return None
+
+    def _take_in(self, request: GenRequest, pages: Content) -> None:
+        ticket, transfer = request.kv_source, self._transfer
+        assert ticket is not None
+        assert transfer is not None
+        try:
+            tokens = arriving(self._core, request, pages)
+        except KvRefused as refused:
+            transfer.count_failure("import", refused)
+            return
+        transfer.note_import(ticket, tokens)
 
     def _submit(
         self,
         request: GenRequest,
         deliver: Callable[[GenResult | EngineRefused], None],
         deliver_chunk: Callable[[TokenChunk], None] | None,
+        pages: Content | None = None,
     ) -> None:
         try:
             if self._mode is Mode.CLOSED:
@@ -421,6 +473,9 @@ class EmbeddedEngine:
             self._core.submit(request, deliver, deliver_chunk)
         except EngineRefused as refused:
             deliver(refused)
+            return
+        if pages is not None:
+            self._take_in(request, pages)
 
     def _post_abort(self, request_id: RequestId) -> None:
         self._post(lambda: self._core.abort((request_id,), "cancelled"))

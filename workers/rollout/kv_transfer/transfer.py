@@ -127,6 +127,12 @@ class KvTransfer:
 
     def take(self, ticket: KvTicket, wanted: KvRun) -> Content:
         """Pages of a ticket for the beginning of a run, checked in every way. Raises KvRefused."""
+        content = self.look(ticket, wanted)
+        self.note_import(ticket, ticket.tokens)
+        return content
+
+    def look(self, ticket: KvTicket, wanted: KvRun) -> Content:
+        """The same; whether the engine takes them in is still open (`note_import`, `count_failure`)."""
         try:
             fit(ticket, wanted, self._now())
             segment = Segment.opened(ticket.path, ticket.size)
@@ -138,10 +144,13 @@ class KvTransfer:
         except KvRefused as refused:
             self.count_failure("import", refused)
             raise
-        self.counts["imports"] += 1
-        self.counts["imported_tokens"] += ticket.tokens
-        self.counts["imported_bytes"] += ticket.size
         return content
+
+    def note_import(self, ticket: KvTicket, tokens: int) -> None:
+        """Count pages that an engine took in; `tokens` of them were new to it."""
+        self.counts["imports"] += 1
+        self.counts["imported_tokens"] += tokens
+        self.counts["imported_bytes"] += ticket.layout.pages(tokens) * ticket.layout.page_bytes
 
     def count_failure(self, direction: str, refused: KvRefused) -> None:
         """Count what was not handed over: it is computed anew."""
