@@ -21,7 +21,7 @@ from tests.integration.workers.rollout.two_hosts import ANSWERS, OTHER, TwoHosts
 from tests.integration.workers.rollout.world import ENGINE, JOB, KEY, World
 from tests.support.failpoints import ArmedFailpoints
 from tests.support.waiting import eventually
-from tests.unit.workers.rollout.builders import ATTEMPT
+from tests.unit.workers.rollout.builders import ATTEMPT, reply, user
 from workers.models.folder import builtin_path, read_folder
 from workers.rollout import seams
 
@@ -40,12 +40,15 @@ class Processes:
 
     pair: TwoHosts
     armed: ArmedFailpoints
-    script: Path
+    script: Path | None
+    """None: the hosts run the model."""
     running: dict[HostId, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def spawn(self, host: HostId) -> None:
         """What a keeper does after its claim."""
-        world = self.pair.world
+        world, played = self.pair.world, dict[str, str]()
+        if self.script is not None:
+            played = {seams.ENGINE_VARIABLE: "scripted", seams.SCRIPT_VARIABLE: str(self.script)}
         process = subprocess.Popen(
             [sys.executable, "-m", "workers.rollout.main"],
             stdin=subprocess.PIPE,
@@ -53,8 +56,7 @@ class Processes:
             env={
                 **os.environ,
                 **self.armed.environ,
-                seams.ENGINE_VARIABLE: "scripted",
-                seams.SCRIPT_VARIABLE: str(self.script),
+                **played,
                 "DATABASE_URL": world.database.url,
                 "OBJECT_STORE_URL": (world.folder / "objects").as_uri(),
                 "VENUS_HOME": str(workdir(world)),
@@ -66,8 +68,8 @@ class Processes:
         write_record(process.stdin, Birth(host, 1, "engine", KEY, ATTEMPT, JOB, deadline))
         self.running[host] = process
 
-    async def in_gap(self) -> RolloutId:
-        """Both serve one policy; a rollout is in a tool gap on the first."""
+    async def start(self) -> None:
+        """Both serve one policy."""
         pair = self.pair
         for host in (ENGINE, OTHER):
             self.spawn(host)
@@ -76,10 +78,27 @@ class Processes:
         for host in (ENGINE, OTHER):
             pair.leader.hosts.send(host, 1, Sync(policy))
         await eventually(lambda: len(pair.leader.heard(EngineSynced)) == 2, 30.0)
-        _, (rollout,) = await pair.world.open_group(1)
-        pair.node.journal(rollout).hold(1)
-        await pair.place(rollout, ENGINE)
-        await pair.in_gap(1)
+
+    async def in_gap(self) -> RolloutId:
+        """A rollout is in the tool gap of its second turn on the first host."""
+        await self.start()
+        _, (rollout,) = await self.pair.world.open_group(1)
+        self.pair.node.journal(rollout).hold(1)
+        await self.pair.place(rollout, ENGINE)
+        await self.pair.in_gap(1)
+        return rollout
+
+    async def in_talk(self) -> RolloutId:
+        """A rollout of the real model waits for its user after the first answer."""
+        await self.start()
+        _, (rollout,) = await self.pair.world.open_group(1)
+        journal = self.pair.node.journal(rollout)
+        # With the first answer it is longer than a page, which is what travels.
+        journal.opening = (user("12+07+30+11+08"),)
+        journal.answer = lambda turn: reply(turn.turn, user("5+6"), done=turn.turn > 0)
+        journal.hold(0)
+        await self.pair.place(rollout, ENGINE)
+        await self.pair.in_gap(0)
         return rollout
 
     async def dies(self, host: HostId) -> None:
@@ -162,3 +181,25 @@ async def test_a_target_killed_with_the_pages_in_its_hands_costs_a_prefill(
     await one.dies(OTHER)
     await pair.place(rollout, ENGINE)
     await ended_whole(one, rollout, hop=3)
+
+
+async def test_a_real_models_rollout_goes_on_with_its_pages(processes: Processes) -> None:
+    one, pair = processes, processes.pair
+    one.script = None
+    rollout = await one.in_talk()
+    journal = pair.node.journal(rollout)
+    before = [turn.token_ids for turn in journal.turns]
+    await pair.move(rollout, OTHER)
+    await eventually(lambda: 2 in journal.attached, 30.0)
+    journal.held[0].set()
+    closed = await pair.closed()
+    assert (closed.end, closed.hop) == (End.DONE, 2)
+    tokens = [turn.token_ids for turn in journal.turns]
+    assert tokens[: len(before)] == before
+    trajectory = await pair.trajectory(rollout)
+    (segment,) = trajectory.segments
+    spans = [segment.token_ids[span.start : span.sampled_end] for span in trajectory.turns]
+    assert spans[: len(tokens)] == tokens
+    assert journal.replies_run == len(tokens), "each reply ran once"
+    await eventually(lambda: figure(one, OTHER, "kv_imports") == 1.0)
+    assert figure(one, OTHER, "cached_tokens") >= figure(one, OTHER, "kv_imported_tokens") > 0.0

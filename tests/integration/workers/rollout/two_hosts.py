@@ -83,7 +83,8 @@ class ToolTwin(AgentTwin):
     async def _reply(self, turn: TakeTurn) -> None:
         if turn.turn in self.held:
             await self.held[turn.turn].wait()
-        said = adding(turn)
+        said = self.answer(turn)
+        assert said is not None
         self.replies_run += 1
         self.turns[turn.turn] = replace(
             self.turns[turn.turn],
