@@ -303,7 +303,7 @@ class RolloutHost:
         self.counts["suspended"] += 1
         self._drop(rollout_id, keeps_keys=keep_kv and self._departures is not None)
         if keep_kv and self._departures is not None:
-            self._departures.begin(rollout_id, held.place.hop, held.task)
+            self._departures.begin(rollout_id, hop, held.task)
 
     async def _fetch(self, rollout_id: RolloutId, source: KvSource) -> Fetched | None:
         """The pages of a rollout that comes from another host; None: they are computed."""

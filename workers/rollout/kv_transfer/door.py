@@ -1,5 +1,6 @@
 """How pages come to a host and leave it: both directions, the listener, and the key of this process."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,9 @@ from workers.rollout.kv_transfer.transfer import KvTransfer
 
 KEY_BYTES: Final = 32
 """Fresh for each process: a key of one that died opens nothing of the next."""
+
+SWEEP_S: Final = 5.0
+"""A copy that nobody fetches stays at most so much longer than it must."""
 
 
 class KvDoor:
@@ -37,8 +41,17 @@ class KvDoor:
         return self._server.address
 
     async def run(self) -> None:
-        """Serve other hosts until cancellation or `close`."""
-        await self._server.run()
+        """Serve other hosts, and drop copies whose time is over, until cancellation or `close`."""
+        sweeping = asyncio.create_task(self._sweep())
+        try:
+            await self._server.run()
+        finally:
+            sweeping.cancel()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.transfer.sweep()
 
     async def close(self) -> None:
         """Close the door and drop all copies."""

@@ -37,8 +37,15 @@ from workers.rollout.kv_transfer.transfer import EXPORT_BYTES_MAX, KvTransfer
 FETCH_S: Final = 10.0
 """A fetch that takes longer loses to a prefill of any context that an engine holds."""
 
+RELEASE_S: Final = 1.0
+"""The pages are here already: whether the source hears of it is not worth more of a gap."""
+
 TICKET_BYTES_MAX: Final = 8 * 1024 * 1024
 """A ticket with the checksums of a gigabyte of small pages has less."""
+
+
+HELD_BYTES_MAX: Final = 1 << 30
+"""Memory of the host that arrivals may take while their tools run; more are computed anew."""
 
 
 @dataclass(slots=True)
@@ -47,10 +54,14 @@ class Fetched:
 
     ticket: KvTicket
     segment: Segment
+    let_go: Callable[[int], None]
+    """Hears of the bytes once they are given back."""
 
     def close(self) -> None:
         """Let go; may be called twice."""
-        self.segment.close()
+        if self.segment.is_open:
+            self.segment.close()
+            self.let_go(self.segment.size)
 
 
 class KvFetcher:
@@ -61,12 +72,16 @@ class KvFetcher:
         transfer: KvTransfer,
         *,
         deadline_s: float = FETCH_S,
+        held_bytes_max: int = HELD_BYTES_MAX,
         here: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`here` names this machine; another name makes everything travel over HTTP."""
         self._transfer = transfer
         self._deadline_s = deadline_s
+        self._held_bytes_max = held_bytes_max
+        self.held_bytes = 0
+        """Bytes that arrivals take, those on their way among them."""
         self._here = machine() if here is None else here
         self._now = now
         # The address is the leader's word: no proxy of the surroundings may stand in between.
@@ -101,7 +116,7 @@ class KvFetcher:
         ticket = await self._ticket(source, path)
         if ticket.rollout_id != rollout_id:
             raise KvRefused(KvFailure.OTHER_TOKENS, f"of {ticket.rollout_id}")
-        segment = await self._segment(source, path, ticket)
+        segment = await self._held(source, path, ticket)
         # Expiry was the source's promise to keep a copy; this one is held here.
         mine = replace(
             ticket,
@@ -109,8 +124,26 @@ class KvFetcher:
             machine=machine(),
             expires_at=math.inf,
         )
-        await self._release(source, path)
-        return Fetched(mine, segment)
+        fetched = Fetched(mine, segment, self._let_go)
+        try:
+            await self._release(source, path)
+        except BaseException:
+            fetched.close()
+            raise
+        return fetched
+
+    async def _held(self, source: KvSource, path: str, ticket: KvTicket) -> Segment:
+        if self.held_bytes + ticket.size > self._held_bytes_max:
+            raise KvRefused(KvFailure.NO_ROOM, f"{self.held_bytes} bytes of arrivals are held")
+        self.held_bytes += ticket.size
+        try:
+            return await self._segment(source, path, ticket)
+        except BaseException:
+            self._let_go(ticket.size)
+            raise
+
+    def _let_go(self, size: int) -> None:
+        self.held_bytes -= size
 
     async def _ticket(self, source: KvSource, path: str) -> KvTicket:
         answer = await self._ask(source, "GET", path)
@@ -155,8 +188,9 @@ class KvFetcher:
     async def _release(self, source: KvSource, path: str) -> None:
         """Best effort: a source that does not hear of it lets go at the end of its time."""
         try:
-            await self._ask(source, "DELETE", path)
-        except (httpx.HTTPError, KvRefused):
+            async with asyncio.timeout(RELEASE_S):
+                await self._ask(source, "DELETE", path)
+        except (TimeoutError, httpx.HTTPError, KvRefused):
             self._transfer.counts["releases_lost"] += 1
 
     async def _ask(

@@ -133,6 +133,25 @@ async def test_a_key_opens_nothing_after_its_time(pair: Pair) -> None:
     assert await pair.refused(source) is KvFailure.EXPIRED
 
 
+async def test_arrivals_that_wait_for_their_tools_have_a_bound(pair: Pair) -> None:
+    one = KvFetcher(pair.target, held_bytes_max=pair.ticket.size, now=pair.wall)
+    first = await one.fetch(ROLLOUT, pair.kv())
+    assert one.held_bytes == pair.ticket.size
+    exported(pair.source, NumpyArena(40), run_of(TOKENS))
+    found = pair.source.find(ROLLOUT)
+    assert found is not None
+    pair.ticket = found
+    with pytest.raises(KvRefused) as caught:
+        await one.fetch(ROLLOUT, pair.kv())
+    assert caught.value.reason is KvFailure.NO_ROOM
+    first.close()
+    first.close()
+    assert one.held_bytes == 0
+    (await one.fetch(ROLLOUT, pair.kv())).close()
+    await one.close()
+    assert one.held_bytes == 0
+
+
 async def test_a_departure_that_is_over_is_gone(pair: Pair) -> None:
     pair.source.release(ROLLOUT)
     assert await pair.refused(pair.kv()) is KvFailure.GONE
