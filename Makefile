@@ -4,7 +4,8 @@ PY := .venv/bin/python
 TEST_WORKERS ?= 2
 # Files in the tree's order: whole jobs come before small tests, so that no worker is left with one at
 # the end, and files of one folder follow each other and share its platform.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	--durations 25 --durations-min 5
 
 .PHONY: help venv demo up doctor test test-slow check accept bench-step bench-schedule openapi format constraints clean
 

@@ -157,7 +157,8 @@ async def test_pages_go_from_process_to_process(processes: Processes) -> None:
     await pair.move(rollout, OTHER)
     await ended_whole(one, rollout, hop=2)
     await eventually(lambda: figure(one, OTHER, "kv_imports") == 1.0)
-    assert figure(one, ENGINE, "kv_export_bytes") == 0.0
+    await eventually(lambda: figure(one, ENGINE, "kv_exports") == 1.0)
+    await eventually(lambda: figure(one, ENGINE, "kv_export_bytes") == 0.0)
 
 
 async def test_a_source_killed_with_its_copy_made_costs_a_prefill(processes: Processes) -> None:
