@@ -90,8 +90,9 @@ class KvArena:
         self._whole[:, self._index(pages)] = 0
 
     def touch(self, pages: Tensor) -> None:
-        """Say that these pages are written to, through `layers`."""
-        self.stamps[pages.cpu().numpy()] += 1
+        """Say that these pages are written to, through `layers`. Copies are kept on a CPU only."""
+        if self.device.type == "cpu":
+            self.stamps[pages.numpy()] += 1
 
     def _index(self, pages: Sequence[int]) -> Tensor:
         return torch.tensor(pages, dtype=torch.int64, device=self.device)
