@@ -14,6 +14,7 @@ from typing import Final, NewType
 
 from domain.errors import VenusError
 from domain.ids import GroupId, RolloutId
+from domain.kv_stats import NO_KV_STATS, KvStats
 
 RequestId = NewType("RequestId", str)
 """Names one call of `generate`; chosen by the caller, unique among the engine's open requests."""
@@ -303,6 +304,7 @@ class EngineStats:
     sync_failures: int
     busy_s: float
     """Seconds spent inside forward passes."""
+    kv: KvStats = NO_KV_STATS
 
 
 def served_sha(base: str, adapter: str | None) -> str:

@@ -43,6 +43,7 @@ class Figures:
             "evictions": float(stats.evictions),
             "preemptions": float(stats.preemptions),
             "sync_failures": float(stats.sync_failures),
+            **stats.kv.figures(),
         }
 
 

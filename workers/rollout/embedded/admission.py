@@ -18,6 +18,10 @@ from workers.rollout.embedded.turns import Running, Ticket
 GROWTH_TOKENS: Final = 256
 """Set aside for the growth of each running turn: a usual turn's output, as in the simulated engine."""
 
+ENTRY_SHARE: Final = 0.11
+"""Of the device, which must stay free beside a turn of which nothing is there: one that enters is pushed out
+by the growth of those before it, and then all of its prefill was for nothing. As in the simulated engine."""
+
 ROOM_VALUE: Final = 1.0
 """What room is worth to others, in shares of an engine that is full (`kv.gaps.room_value`): the step time
 of this engine hardly depends on how much of the device is in use."""
@@ -91,8 +95,8 @@ class Admission:
 
     def _waiting(self, ticket: Ticket) -> Claimant:
         trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
-        is_new = trajectory is None or not trajectory.path
-        return Claimant((ticket.rank, is_new, ticket.arrival, ""), trajectory, ticket)
+        order = (ticket.rank, not self._is_known(ticket), ticket.arrival, "")
+        return Claimant(order, trajectory, ticket)
 
     def _gaps(self) -> list[Claimant]:
         return [
@@ -121,7 +125,14 @@ class Admission:
             names = list(ticket.digests or ())
         shared = sum(1 for name in names if name in seen or self._is_locked(name))
         seen.update(names)
-        return pages_for(min(ticket.length + GROWTH_TOKENS, ticket.end)) - shared
+        pages = pages_for(min(ticket.length + GROWTH_TOKENS, ticket.end)) - shared
+        if self.rules.eviction is Eviction.CLASSES and not self._is_known(ticket):
+            pages += int(self.table.tree.total * ENTRY_SHARE)
+        return pages
+
+    def _is_known(self, ticket: Ticket) -> bool:
+        trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
+        return ticket.parked is not None or (trajectory is not None and bool(trajectory.path))
 
     def _held(self, trajectory: Trajectory, seen: set[bytes | int], now: float) -> int | None:
         names = [_name(one) for one in trajectory.path if one.page is not None and not one.locks]

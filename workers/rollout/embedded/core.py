@@ -436,9 +436,7 @@ class Core:
     def _ready(self) -> npt.NDArray[np.bool_]:
         rows, n = self.rows, self.active
         is_ready: npt.NDArray[np.bool_] = rows.kv_length[:n] == rows.length[:n] - 1
-        for row, running in enumerate(rows.running):
-            if running.is_loading:
-                is_ready[row] = False
+        is_ready[[row for row, one in enumerate(rows.running) if one.is_loading]] = False
         return is_ready
 
     def _grow_ready(self) -> None:
@@ -512,7 +510,8 @@ class Core:
     def _unknown(self, row: int) -> list[int]:
         """Tokens that have keys and that the page table does not know of."""
         rows, known = self.rows, self.rows.running[row].lease.length
-        return [int(t) for t in rows.tokens[row, known : rows.kv_length[row]]]
+        tokens: list[int] = rows.tokens[row, known : rows.kv_length[row]].tolist()
+        return tokens
 
     def _fill(self, row: int) -> None:
         running = self.rows.running[row]

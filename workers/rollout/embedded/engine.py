@@ -46,6 +46,7 @@ from kv.rules import RANKED, KvRules
 from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
 from workers.rollout.embedded.arena import PAGE_TOKENS
 from workers.rollout.embedded.core import Core
+from workers.rollout.embedded.key_stats import key_stats
 from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import PackedModel, pack
 from workers.rollout.embedded.pages.nodes import pages_for
@@ -206,6 +207,7 @@ class EmbeddedEngine:
             weight_updates=counters.weight_updates,
             sync_failures=counters.sync_failures,
             busy_s=counters.busy_s,
+            kv=key_stats(core.keys, counters.retractions),
         )
 
     def waiting(self) -> tuple[RolloutId, ...]:

@@ -1,6 +1,5 @@
 """The keys of one engine: arena, page table, outer tiers, and who gets room. The core asks, nothing waits."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -48,7 +47,7 @@ class Keys:
         has_tiers = sizes.tiers.host_pages or sizes.tiers.disk_pages
         self.tiers = OuterTiers(arena, self.table, sizes.tiers, clock) if has_tiers else None
         self.wait_s: dict[RankClass, float] = dict.fromkeys(RankClass, 0.0)
-        self.starts: Counter[RankClass] = Counter()
+        self.starts: dict[RankClass, int] = dict.fromkeys(RankClass, 0)
         self.recomputed_tokens = 0
         self._computed: dict[RolloutId, int] = {}
         self._kept_until: dict[RolloutId, float] = {}
@@ -186,6 +185,8 @@ class Keys:
                 running.weights_sha = weights_sha
                 running.lease.namespace = namespace_of(running.ticket.request, weights_sha)
                 running.lease.is_private = False
+            else:
+                running.lease.is_private = True
         self.table.retire(lambda namespace: namespace.weights_sha not in shas, now)
         self._computed.clear()
 

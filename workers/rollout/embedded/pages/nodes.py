@@ -5,6 +5,7 @@ tokens before it, so that equal digests mean equal keys; a page that is not full
 by more than one set of weights, has none and is found by its own trajectory only.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,9 +19,6 @@ PAGE_TOKENS: Final = 16
 
 _DIGEST_BYTES: Final = 16
 """Two different prefixes never meet in 128 bits."""
-
-_ID_BYTES: Final = 4
-"""Of a token id; vocabularies end far below 2^32."""
 
 
 class KvClass(StrEnum):
@@ -56,8 +54,7 @@ class Namespace:
 def digest_of(before: bytes, tokens: Sequence[int]) -> bytes:
     """Digest of a full page behind the page with digest `before`."""
     assert len(tokens) == PAGE_TOKENS
-    ids = b"".join(int(t).to_bytes(_ID_BYTES, "little") for t in tokens)
-    return blake2b(before + ids, digest_size=_DIGEST_BYTES).digest()
+    return blake2b(before + array("q", tokens).tobytes(), digest_size=_DIGEST_BYTES).digest()
 
 
 def digests_of(namespace: Namespace, tokens: Sequence[int]) -> tuple[bytes, ...]:

@@ -12,6 +12,7 @@ another checksum or late is as if the page had never been kept: its tokens are c
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, assert_never
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from kv.reload import Source, cheaper
 from workers.rollout.embedded.arena import KvArena
 from workers.rollout.embedded.pages.leaves import order
-from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Copy, Lease, Node, Place
+from workers.rollout.embedded.pages.nodes import Copy, Lease, Node, Place
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.tiers.stores import FetchFailure, Stores, TierSizes
 from workers.rollout.embedded.tiers.transfers import Fetch, Move, Spot, Store, Transfers
@@ -39,6 +40,19 @@ MOVES_MAX: Final = 8
 
 FETCH_LATE_S: Final = 1.0
 """A fetch that takes longer is given up: by then the engine has computed any context it can hold."""
+
+
+class Leaving(StrEnum):
+    """Where a page goes that leaves the device."""
+
+    HOST = "host"
+    DISK = "disk"
+    DROPPED = "dropped"
+    """Both tiers are full of what is worth more."""
+    CHEAPER = "cheaper"
+    """Computing it anew is."""
+    BUSY = "busy"
+    """Too many transfers are under way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,8 +75,7 @@ class TierCounters:
     """Since the start of the engine."""
 
     bytes_moved: Counter[tuple[Place, Place]] = field(default_factory=Counter)
-    pages_left: Counter[str] = field(default_factory=Counter)
-    """Pages that left the device, by where to: a tier, or `dropped`, `cheaper`, `busy`."""
+    pages_left: Counter[Leaving] = field(default_factory=Counter)
     fetch_failures: Counter[FetchFailure] = field(default_factory=Counter)
     store_failures: int = 0
 
@@ -162,16 +175,16 @@ class OuterTiers:
         assert node.page is not None
         left = self.counters.pages_left
         if self._transfers.is_full:
-            left["busy"] += 1
+            left[Leaving.BUSY] += 1
             return
         if not self._is_worth_keeping():
-            left["cheaper"] += 1
+            left[Leaving.CHEAPER] += 1
             return
         spot = self._room_for(node)
         if spot is None:
-            left["dropped"] += 1
+            left[Leaving.DROPPED] += 1
             return
-        left[spot.place.value] += 1
+        left[Leaving(spot.place.value)] += 1
         node.copy = Copy(spot.place, spot.slot)
         self._leaving.append((node, node.copy, self.arena.read([node.page])))
 
@@ -306,8 +319,3 @@ def _is_end(node: Node) -> bool:
 def _is_in(node: Node, place: Place) -> bool:
     copy = node.copy
     return copy is not None and copy.is_ready and copy.place is place and not node.is_coming
-
-
-def page_seconds(tokens: int, seconds: float) -> float:
-    """Seconds of computing a page, from a measured prefill."""
-    return seconds / tokens * PAGE_TOKENS if tokens else 0.0

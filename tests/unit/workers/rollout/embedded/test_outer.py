@@ -14,7 +14,7 @@ from workers.rollout.embedded.pages.audit import check
 from workers.rollout.embedded.pages.nodes import Lease, Namespace, Place, digests_of
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.pages.tree import EvictReason
-from workers.rollout.embedded.tiers.outer import OuterTiers
+from workers.rollout.embedded.tiers.outer import Leaving, OuterTiers
 from workers.rollout.embedded.tiers.stores import FetchFailure, TierSizes
 
 ANN = Namespace("ann", "sha")
@@ -130,7 +130,7 @@ def test_full_tiers_give_up_what_is_worth_less_and_nothing_that_is_worth_more(
         one.run(name)
         one.table.tree.trajectories[RolloutId(name)].rank = rank
     assert one.used() == (3, 0)
-    assert one.tiers.counters.pages_left["dropped"] >= 3
+    assert one.tiers.counters.pages_left[Leaving.DROPPED] >= 3
     assert one.fetch("best").length == 48
 
 
@@ -218,5 +218,5 @@ def test_pages_that_are_computed_sooner_than_fetched_are_not_kept(
     one.table.close(one.fetch("a"), True, 0.0)
     one.tiers.compute_s = 1e-12
     one.run("c")
-    assert one.tiers.counters.pages_left["cheaper"] == 4
+    assert one.tiers.counters.pages_left[Leaving.CHEAPER] == 4
     assert not one.tiers.fetch(one.open("b"), digests_of(ANN, one.tokens("b")[:-1]))
