@@ -22,8 +22,8 @@ from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena, PagedBatch
 KEPT_BYTES_MAX: Final = 1 << 30
 """Memory that a kept copy may take beside the arena; above it pages are gathered every step."""
 
-KEPT_PAGES_STEP: Final = 8
-"""The kept copy grows by so many pages a row at a time: growing it copies all pages anew."""
+KEPT_GROWTH: Final = 1.5
+"""It grows by half at once, because growing it copies all pages anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,8 @@ class KeptAttention(GatherAttention):
     def _grow(self, rows: int, count: int) -> None:
         """An empty copy with room for so many rows and pages, and a last page for padding."""
         shape = self.arena.shape
-        rows = max(rows, self._page.shape[0])
-        steps = -(-max(count, self._page.shape[1]) // KEPT_PAGES_STEP)
-        count = steps * KEPT_PAGES_STEP + 1
+        rows = _grown(rows, self._page.shape[0])
+        count = _grown(count + 1, self._page.shape[1])
         sizes = (2, rows, shape.kv_heads, count * PAGE_TOKENS, shape.head_dim)
         self._layers = tuple(torch.zeros(sizes, dtype=shape.dtype) for _ in range(shape.layers))
         self._page = np.full((rows, count), -1, dtype=np.int64)
@@ -189,6 +188,10 @@ class KeptAttention(GatherAttention):
 def attention_for(arena: KvArena) -> GatherAttention:
     """The fastest that is right on the arena's device."""
     return KeptAttention(arena) if arena.device.type == "cpu" else GatherAttention(arena)
+
+
+def _grown(wanted: int, before: int) -> int:
+    return before if wanted <= before else max(wanted, int(before * KEPT_GROWTH))
 
 
 def _blocks(tables: Tensor, heads: int) -> Tensor:

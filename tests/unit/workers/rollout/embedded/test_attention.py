@@ -113,3 +113,25 @@ def test_each_query_head_attends_to_its_own_key_head(
         expected = weights @ values[head]
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         assert torch.allclose(mixed[0, head].float(), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", [GatherAttention, KeptAttention])
+def test_tokens_are_stored_at_their_places_and_padding_that_is_no_number_reaches_nobody(
+    kind: type[GatherAttention],
+) -> None:
+    one = kind(arena())
+    before = [layer.clone() for layer in one.arena.layers]
+    tables = np.array([[4, 1], [2, one.arena.null_page]], dtype=np.int64)
+    is_real = np.array([[True], [False]])
+    batch = paged_batch(one.arena, tables, np.array([[17], [0]], dtype=np.int64), is_real)
+    fresh = torch.randn(2, 1, 6, WIDTH)
+    fresh[1] = float("nan")
+    for _ in range(2):
+        mixed = one.attend(0, torch.randn(2, 3, 2, WIDTH), fresh, one.plan(batch, 2))
+        assert mixed.isfinite().all()
+    layer = one.arena.layers[0]
+    assert torch.equal(layer[1, 0, :, 1], fresh[0, 0, :3])
+    assert torch.equal(layer[1, 1, :, 1], fresh[0, 0, 3:])
+    before[0][1, :, :, 1] = layer[1, :, :, 1]
+    assert torch.equal(layer[: one.arena.spill_page], before[0][: one.arena.spill_page])
+    assert torch.equal(one.arena.layers[1], before[1])
