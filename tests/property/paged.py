@@ -123,8 +123,6 @@ class World:
             assert one.table.tree.trajectories == {}
             assert one.copies == {}
 
-    # -- operations; each says whether it could be done -------------------------------------------
-
     def _insert(self, one: Engine) -> bool:
         if len(one.turns) >= TURNS_MAX:
             return False
@@ -326,8 +324,6 @@ class World:
         self.base += 1
         self._retire(lambda namespace: True)
         return True
-
-    # ---------------------------------------------------------------------------------------------
 
     def _retire(self, is_stale: object) -> None:
         assert callable(is_stale)

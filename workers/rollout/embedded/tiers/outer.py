@@ -169,8 +169,6 @@ class OuterTiers:
         self._transfers.close()
         self._stores.close()
 
-    # -- leaving ----------------------------------------------------------------------------------
-
     def _leave(self, node: Node) -> None:
         assert node.page is not None
         left = self.counters.pages_left
@@ -243,8 +241,6 @@ class OuterTiers:
         self._free[copy.place].append(copy.slot)
         if not copy.is_ready:
             self._leaving = [one for one in self._leaving if one[1] is not copy]
-
-    # -- done -------------------------------------------------------------------------------------
 
     def _stored(self, store: Store) -> None:
         waiting = self._storing.pop(id(store))

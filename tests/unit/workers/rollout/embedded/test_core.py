@@ -15,6 +15,7 @@ from kv.rules import PLAIN, RANKED, KvRules
 from tests.support.engines import CHARACTERS, CONTEXT, decoder, reference_logprobs, request
 from workers.models.vocab import char_vocabulary
 from workers.rollout.embedded import core as core_module
+from workers.rollout.embedded import passes
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import pack
@@ -99,7 +100,7 @@ def test_one_step_gives_every_running_turn_one_token() -> None:
 def test_a_long_prompt_is_prefilled_in_chunks_beside_running_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core_module, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(passes, "PREFILL_CHUNK", 8)
     core = build()
     answers: Answers = {}
     submit(core, request("short", max_tokens=20), answers)
