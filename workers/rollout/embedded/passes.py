@@ -67,7 +67,7 @@ class Passes:
         tokens = rows.tokens[needy[:, None], positions]
         batch = self._batch(rows.tables[needy], positions, is_real)
         fed = self._tensor(np.where(is_real, tokens, 0))
-        adapted = self.adapters.groups((rows.running[row] for row in needy), self.device)
+        adapted = self.adapters.of_chunks((rows.running[row] for row in needy), self.device)
         prefill(model, self.attention, batch, fed, adapted)
         for row, count in zip(needy.tolist(), counts.tolist(), strict=True):
             before, known = int(rows.kv_length[row]), rows.running[row].known_tokens
@@ -134,7 +134,7 @@ class Passes:
             return None
         fed = rows.tokens[np.arange(n), kv]
         batch = self._batch(rows.tables[:n], np.where(is_ready, kv, 0)[:, None], is_ready[:, None])
-        adapted = self.adapters.groups(rows.running, self.device)
+        adapted = self.adapters.of_step(rows.running, self.device)
         logits = decode(model, self.attention, batch, self._tensor(fed), adapted)
         chosen = slice(None) if len(ready) == n else ready
         tokens, logprobs = sample(
