@@ -21,7 +21,7 @@ class Holder(Protocol):
     """Ends every order: equal in nobody else on this engine."""
 
     @property
-    def rank(self) -> float:
+    def rank(self) -> int:
         """Smaller is better."""
         ...
 

@@ -255,6 +255,8 @@ def _refuse_other_options(record: Mapping[str, Any], architecture: Architecture)
         message = "This architecture always adds its biases."
         raise ConfigRefused(ConfigFault.BAD_VALUE, "attention_bias", message)
     for key in sorted(record.keys() - FIXED.keys() - IRRELEVANT - READ):
+        if record[key] is None or record[key] is False:
+            continue  # an option that is off
         message = "The option is not known; it may change what the model computes."
         raise ConfigRefused(ConfigFault.UNKNOWN_OPTION, key[:100], message)
 

@@ -19,6 +19,7 @@ from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
 from infra.settings import Limits
+from kv.rules import KvRules
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.system.rollouts import HostedJob, job_of
@@ -29,9 +30,10 @@ from workers.outbox import Outbox
 from workers.rollout.agent_client import AgentPool
 from workers.rollout.closing import Closer
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
+from workers.rollout.embedded.tiers.stores import TierSizes
 from workers.rollout.figures import EngineWatch
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
-from workers.rollout.job_spec import read_spec
+from workers.rollout.job_spec import JobSpec, read_spec
 from workers.rollout.kv_transfer.door import KvDoor
 from workers.rollout.kv_transfer.transfer import KvTransfer
 from workers.rollout.measures import Measure, Ready, write
@@ -67,10 +69,8 @@ async def serve(context: HostContext) -> None:
     except (NotFound, PayloadUnreadable) as error:
         raise context.fault(f"base model: {error}") from error
     folder = read_folder(path)
-    transfer, script = KvTransfer(time.time), scripted_engine(attempt_id)
-    engine = await asyncio.to_thread(
-        make_engine, spec.model.base, folder, settings.limits, transfer, script
-    )
+    transfer = KvTransfer(time.time)
+    engine = await _start_engine(spec, folder, settings.limits, attempt_id, transfer)
     door = _door_of(engine, transfer, lambda rollout, hop: host.depart(rollout, hop))
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)
@@ -123,17 +123,34 @@ async def serve(context: HostContext) -> None:
         remove_scratch(settings.home, context)
 
 
+async def _start_engine(
+    spec: JobSpec, folder: ModelFolder, limits: Limits, attempt_id: AttemptId, transfer: KvTransfer
+) -> Engine:
+    """Load the model in a thread: signals and the keeper are heard meanwhile."""
+    return await asyncio.to_thread(
+        make_engine,
+        spec.model.base,
+        folder,
+        limits,
+        transfer,
+        rules=spec.scheduling.rules,
+        script=scripted_engine(attempt_id),
+    )
+
+
 def make_engine(
     name: str,
     folder: ModelFolder,
     limits: Limits,
     transfer: KvTransfer,
+    *,
+    rules: KvRules,
     script: Path | None = None,
 ) -> Engine:
     """An engine with the model's base weights, which are no policy of the attempt yet.
 
-    It is the embedded one, unless a test gives a script to replay. `transfer` carries pages of engines
-    that hand them over.
+    It is the embedded one, unless a test gives a script to replay. `transfer` carries pages between
+    engines; `rules` are those of the job.
     """
     if script is not None:
         context, played = folder.config.max_position_embeddings, read_script(script)
@@ -146,7 +163,8 @@ def make_engine(
             version=-1,
             transfer=transfer,
         )
-    own = EngineLimits(limits.engine_slots, limits.kv_pages)
+    tiers = TierSizes(limits.kv_host_pages, limits.kv_disk_pages)
+    own = EngineLimits(limits.engine_slots, limits.kv_pages, tiers, rules)
     return EmbeddedEngine(name, folder, own, version=-1, transfer=transfer)
 
 

@@ -14,7 +14,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from domain.engine import EngineRefused, Finish, GenRequest, GenResult, Refusal, RequestId
+from domain.engine import (
+    NAN_LOGITS,
+    EngineRefused,
+    Finish,
+    GenRequest,
+    GenResult,
+    Refusal,
+    RequestId,
+)
 from domain.events import TurnFinished, TurnSampled
 from domain.ids import RolloutId
 from domain.schedule import WaitReason
@@ -244,6 +252,9 @@ class TurnLoop:
             except EngineRefused as refused:
                 await self._after_refusal(refused)
                 continue
+            if result.error == NAN_LOGITS:
+                # The engine is sound and serves the others; the next try samples other tokens.
+                raise TryEnded(End.ENGINE_LOST, NAN_LOGITS)
             if result.finish is Finish.ERROR:
                 raise EngineFault(result.error or "the engine failed")
             if result.finish is Finish.ABORT and not self._is_late:

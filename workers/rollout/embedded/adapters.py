@@ -108,7 +108,7 @@ def pack_adapter(
 
 
 class Grouping:
-    """Groups the rows of a batch by adapter; the newest batch is remembered with its stack."""
+    """Groups the rows of decode steps by adapter; the newest batch is remembered with its stack."""
 
     def __init__(self) -> None:
         self._of: tuple[PackedAdapter | None, ...] = ()
@@ -119,28 +119,35 @@ class Grouping:
     ) -> tuple[AdaptedRows, ...]:
         """Groups of the rows that run with these adapters, one for each row."""
         if not any(of):
+            self._of, self._groups = (), ()
             return ()
         key = tuple(of)
         # Compared by identity: two adapters are never equal, and their tensors must not be compared.
         if len(key) != len(self._of) or any(a is not b for a, b in zip(key, self._of, strict=True)):
-            self._of, self._groups = key, _grouped(key, device)
+            self._of, self._groups = key, _stacked(key, device)
         return self._groups
 
 
-def _grouped(of: tuple[PackedAdapter | None, ...], device: torch.device) -> tuple[AdaptedRows, ...]:
+def by_adapter(of: Sequence[PackedAdapter | None], device: torch.device) -> tuple[AdaptedRows, ...]:
+    """Rows of each adapter of a batch whose rows run with these."""
     members: dict[int, list[int]] = {}
     for row, one in enumerate(of):
         if one is not None:
             members.setdefault(id(one), []).append(row)
     adapters = {id(one): one for one in of if one is not None}
-    rows = [row for row, one in enumerate(of) if one is not None]
-    stacked = [one for one in of if one is not None]
-    if len(members) >= STACK_ADAPTERS_MIN and sum(one.size for one in stacked) <= STACK_BYTES_MAX:
-        return (AdaptedRows(_stack(stacked), _index(rows, len(of), device)),)
     return tuple(
         AdaptedRows(adapters[key], _index(places, len(of), device))
         for key, places in members.items()
     )
+
+
+def _stacked(of: Sequence[PackedAdapter | None], device: torch.device) -> tuple[AdaptedRows, ...]:
+    rows = [row for row, one in enumerate(of) if one is not None]
+    adapters = [one for one in of if one is not None]
+    is_worth_it = len({id(one) for one in adapters}) >= STACK_ADAPTERS_MIN
+    if not is_worth_it or sum(one.size for one in adapters) > STACK_BYTES_MAX:
+        return by_adapter(of, device)
+    return (AdaptedRows(_stack(adapters), _index(rows, len(of), device)),)
 
 
 def _index(rows: list[int], count: int, device: torch.device) -> Tensor | None:

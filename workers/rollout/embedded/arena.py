@@ -90,8 +90,9 @@ class KvArena:
         self._whole[:, self._index(pages)] = 0
 
     def touch(self, pages: Tensor) -> None:
-        """Say that these pages are written to, through `layers`."""
-        self.stamps[pages.cpu().numpy()] += 1
+        """Say that these pages are written to, through `layers`. Copies are kept on a CPU only."""
+        if self.device.type == "cpu":
+            self.stamps[pages.numpy()] += 1
 
     def _index(self, pages: Sequence[int]) -> Tensor:
         return torch.tensor(pages, dtype=torch.int64, device=self.device)
@@ -134,25 +135,3 @@ def paged_batch(
         return torch.from_numpy(np.ascontiguousarray(array)).to(arena.device)
 
     return PagedBatch(tensor(tables), tensor(seen), tensor(pages), tensor(seen % PAGE_TOKENS))
-
-
-def gather(layer: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of rows with these block tables [B, P]: two of [B, kv_heads, P * 16, D].
-
-    One copy each: pages are picked per head, so that nothing has to be turned afterwards.
-    """
-    _, _, heads, tokens, width = layer.shape
-    rows, count = tables.shape
-    flat = layer.view(-1, tokens * width)
-    head = torch.arange(heads, device=layer.device)
-    keys_at = tables[:, None, :] * (2 * heads) + head[None, :, None]
-    shape = (rows, heads, count * tokens, width)
-    keys = flat.index_select(0, keys_at.view(-1)).view(shape)
-    values = flat.index_select(0, (keys_at + heads).view(-1)).view(shape)
-    return keys, values
-
-
-def write(layer: Tensor, batch: PagedBatch, keys: Tensor, values: Tensor) -> None:
-    """Store keys and values [B, S, kv_heads, D] of the batch's tokens in one layer's pages."""
-    layer[batch.pages, 0, :, batch.offsets] = keys
-    layer[batch.pages, 1, :, batch.offsets] = values

@@ -5,8 +5,7 @@ Two adapters: `GatherAttention` copies the pages in use side by side and calls t
 dot-product attention on the copy; `KeptAttention` keeps that copy from one decode step to the next
 and copies only pages that changed.
 
-Query heads that share a key head stand beside each other as queries of one head: shapes are
-[B, kv_heads, Q, D] with Q = queries per key head times S, so keys are never repeated.
+Query heads may share key heads; keys are never repeated for it.
 """
 
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena, PagedBatch
 KEPT_BYTES_MAX: Final = 1 << 30
 """Memory that a kept copy may take beside the arena; above it pages are gathered every step."""
 
-KEPT_PAGES_STEP: Final = 8
-"""The kept copy grows by so many pages a row at a time: growing it copies all pages anew."""
+KEPT_GROWTH: Final = 1.5
+"""It grows by half at once, because growing it copies all pages anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Plan:
     write: Tensor
     """Flat places of the new tokens in a layer: [B * S * 2 * kv_heads]."""
     mask: Tensor
-    """0 where a query sees a key, minus infinity elsewhere: [B, 1, Q, P * 16]."""
+    """0 where a query sees a key, minus infinity elsewhere: [B, 1, S, P * 16]."""
     gather: Tensor | None
     """Flat places of all blocks of the batch: [2 * B * kv_heads * P]; None: the copy is kept."""
     kept: Tensor | None = None
@@ -44,12 +43,12 @@ class Plan:
 class Attention(Protocol):
     """Stores the keys and values of new tokens and mixes the values that their queries see."""
 
-    def plan(self, batch: PagedBatch, queries_per_key: int) -> Plan:
+    def plan(self, batch: PagedBatch) -> Plan:
         """Work out a batch, once for all layers. Every plan is used, layer by layer, at once."""
         ...
 
     def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
-        """Scaled queries [B, kv_heads, Q, D] of layer `at` -> mixed values of the same shape.
+        """Scaled queries [B, heads, S, D] of layer `at` -> mixed values of the same shape.
 
         `fresh` [B, S, 2 * kv_heads, D] are the new tokens' keys, then their values.
         """
@@ -65,11 +64,11 @@ class GatherAttention:
         self._head = torch.arange(2 * arena.shape.kv_heads, device=arena.device)
         self._columns = torch.arange(0, device=arena.device)
 
-    def plan(self, batch: PagedBatch, queries_per_key: int) -> Plan:
+    def plan(self, batch: PagedBatch) -> Plan:
         """Work out a batch."""
         self.arena.touch(batch.pages)
         gather = _blocks(batch.tables, self.arena.shape.kv_heads).view(-1)
-        return Plan(batch, self._written(batch), self._mask(batch, queries_per_key), gather)
+        return Plan(batch, self._written(batch), self._mask(batch), gather)
 
     def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
         """Write, gather, attend."""
@@ -79,8 +78,8 @@ class GatherAttention:
         blocks = layer.view(-1, PAGE_TOKENS * width)
         copy = self._room(plan.gather.numel() * blocks.shape[1]).view(-1, blocks.shape[1])
         torch.index_select(blocks, 0, plan.gather, out=copy)
-        keys, values = copy.view(2, *query.shape[:2], -1, width)
-        return _mix(query, keys, values, plan.mask, fresh.shape[1] == 1)
+        keys, values = copy.view(2, query.shape[0], layer.shape[2], -1, width)
+        return _mix(query, keys, values, plan.mask)
 
     def _room(self, count: int) -> Tensor:
         """A buffer of `count` numbers. It only grows: a fresh one each time costs page faults."""
@@ -92,16 +91,13 @@ class GatherAttention:
         blocks = batch.pages[..., None] * len(self._head) + self._head
         return (blocks * PAGE_TOKENS + batch.offsets[..., None]).view(-1)
 
-    def _mask(self, batch: PagedBatch, queries_per_key: int) -> Tensor:
+    def _mask(self, batch: PagedBatch) -> Tensor:
         length, device = batch.tables.shape[1] * PAGE_TOKENS, batch.tables.device
         if len(self._columns) < length:
             self._columns = torch.arange(length, device=device)
         hidden = self._columns[:length] > batch.positions[..., None]
         mask = torch.zeros(hidden.shape, dtype=self.arena.shape.dtype, device=device)
-        mask.masked_fill_(hidden, float("-inf"))
-        if hidden.shape[1] > 1 and queries_per_key > 1:
-            mask = mask.repeat(1, queries_per_key, 1)
-        return mask[:, None]
+        return mask.masked_fill_(hidden, float("-inf"))[:, None]
 
 
 class KeptAttention(GatherAttention):
@@ -120,16 +116,16 @@ class KeptAttention(GatherAttention):
         self._stamp = np.zeros((0, 0), dtype=np.int64)
         self._blocks = np.zeros((0, 0), dtype=np.int64)
 
-    def plan(self, batch: PagedBatch, queries_per_key: int) -> Plan:
+    def plan(self, batch: PagedBatch) -> Plan:
         """Bring the copy up to date; chunks, and batches that are too large, are gathered."""
         rows, count = batch.tables.shape
         page_bytes = self.arena.shape.page_bytes
         if batch.positions.shape[1] > 1 or rows * count * page_bytes > KEPT_BYTES_MAX:
-            return super().plan(batch, queries_per_key)
+            return super().plan(batch)
         if rows > self._page.shape[0] or count >= self._page.shape[1]:
             self._grow(rows, count)
         self._refresh(batch)
-        mask = self._mask(batch, queries_per_key)
+        mask = self._mask(batch)
         return Plan(batch, self._written(batch), mask, None, self._note(batch))
 
     def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
@@ -142,14 +138,13 @@ class KeptAttention(GatherAttention):
         kept.view(-1, width).index_copy_(0, plan.kept, flat)
         rows, length = query.shape[0], plan.mask.shape[-1]
         keys, values = kept[0, :rows, :, :length], kept[1, :rows, :, :length]
-        return _mix(query, keys, values, plan.mask, True)
+        return _mix(query, keys, values, plan.mask)
 
     def _grow(self, rows: int, count: int) -> None:
         """An empty copy with room for so many rows and pages, and a last page for padding."""
         shape = self.arena.shape
-        rows = max(rows, self._page.shape[0])
-        steps = -(-max(count, self._page.shape[1]) // KEPT_PAGES_STEP)
-        count = steps * KEPT_PAGES_STEP + 1
+        rows = _grown(rows, self._page.shape[0])
+        count = _grown(count + 1, self._page.shape[1])
         sizes = (2, rows, shape.kv_heads, count * PAGE_TOKENS, shape.head_dim)
         self._layers = tuple(torch.zeros(sizes, dtype=shape.dtype) for _ in range(shape.layers))
         self._page = np.full((rows, count), -1, dtype=np.int64)
@@ -191,19 +186,34 @@ def attention_for(arena: KvArena) -> GatherAttention:
     return KeptAttention(arena) if arena.device.type == "cpu" else GatherAttention(arena)
 
 
+def _grown(wanted: int, before: int) -> int:
+    return before if wanted <= before else max(wanted, int(before * KEPT_GROWTH))
+
+
 def _blocks(tables: Tensor, heads: int) -> Tensor:
     """Flat places of the blocks of these pages [B, P]: [2, B, kv_heads, P], keys first."""
     head = torch.arange(2 * heads, device=tables.device).view(2, 1, heads, 1)
     return (tables * (2 * heads))[None, :, None, :] + head
 
 
-def _mix(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, is_step: bool) -> Tensor:
-    """Scaled dot-product attention; `is_step` says that the queries of a row stand at one position.
+def _mix(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Scaled dot-product attention of queries [B, heads, S, D] to keys [B, kv_heads, length, D].
 
-    For a decode step on a CPU two products are faster than torch's fused kernel, whose blocks are
-    made for many queries (a third of the time at 32 rows).
+    In a decode step the queries of one key head are seen as positions of one head. On a CPU two
+    products are then faster than torch's fused kernel, whose blocks are made for many queries (a
+    third of the time at 32 rows).
     """
-    if is_step and keys.device.type == "cpu" and keys.dtype == torch.float32:
-        scores = torch.matmul(query, keys.transpose(-1, -2)).add_(mask)
-        return torch.matmul(torch.softmax(scores, dim=-1), values)
-    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
+    heads, shared = query.shape[1], keys.shape[1]
+    if query.shape[2] > 1:
+        return functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, scale=1.0, enable_gqa=heads > shared
+        )
+    grouped = query.reshape(query.shape[0], shared, -1, query.shape[3])
+    if keys.device.type == "cpu" and keys.dtype == torch.float32:
+        scores = torch.matmul(grouped, keys.transpose(-1, -2)).add_(mask)
+        mixed = torch.matmul(torch.softmax(scores, dim=-1), values)
+    else:
+        mixed = functional.scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=mask, scale=1.0
+        )
+    return mixed.reshape(query.shape)

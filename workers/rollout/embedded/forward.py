@@ -82,7 +82,7 @@ def _hidden(
 ) -> Tensor:
     config, eps = model.config, model.config.rms_norm_eps
     shape = (*tokens.shape, config.num_attention_heads + 2 * config.num_key_value_heads, -1)
-    plan = attention.plan(batch, config.queries_per_key)
+    plan = attention.plan(batch)
     angles = _angles(model, batch.positions)
     x = functional.embedding(tokens, model.embedding)
     for at, layer in enumerate(model.layers):
@@ -91,7 +91,7 @@ def _hidden(
         qkv = functional.linear(normed, layer.qkv, layer.qkv_bias)
         qkv = add(qkv, normed, [(one.qkv, rows) for one, rows in added])
         turned = _turn(qkv.view(shape), layer, angles, eps)
-        mixed = _attend(attention, at, turned, config.num_key_value_heads, plan)
+        mixed = _attend(attention, at, turned, config.num_attention_heads, plan)
         out = functional.linear(mixed, layer.out, layer.out_bias)
         x = x + add(out, mixed, [(one.out, rows) for one, rows in added])
         x = x + _feed_forward(x, layer, eps, added)
@@ -118,22 +118,11 @@ def _turn(qkv: Tensor, layer: PackedLayer, angles: tuple[Tensor, Tensor], eps: f
     return torch.addcmul(qkv * own, qkv.roll(qkv.shape[-1] // 2, -1), partner)
 
 
-def _attend(attention: Attention, at: int, qkv: Tensor, shared: int, plan: Plan) -> Tensor:
+def _attend(attention: Attention, at: int, qkv: Tensor, heads: int, plan: Plan) -> Tensor:
     """Mixed values [B, S, H * D] of the new tokens."""
-    rows, new, count, width = qkv.shape
-    heads = count - 2 * shared
-    fresh, query = qkv[:, :, heads:], qkv[:, :, :heads]
-    if new == 1:
-        query = query.view(rows, shared, -1, width)
-        return attention.attend(at, query, fresh, plan).reshape(rows, 1, -1)
-    query = (
-        query.reshape(rows, new, shared, -1, width)
-        .permute(0, 2, 3, 1, 4)
-        .reshape(rows, shared, -1, width)
-    )
-    mixed = attention.attend(at, query, fresh, plan)
-    mixed = mixed.view(rows, shared, -1, new, width).permute(0, 3, 1, 2, 4)
-    return mixed.reshape(rows, new, -1)
+    query, fresh = qkv[:, :, :heads].transpose(1, 2), qkv[:, :, heads:]
+    mixed = attention.attend(at, query, fresh, plan).transpose(1, 2)
+    return mixed.reshape(*qkv.shape[:2], -1)
 
 
 def _feed_forward(

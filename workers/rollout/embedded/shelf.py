@@ -4,6 +4,7 @@ Two tenants may have adapters of one name; nobody reaches another tenant's. A re
 that it found, so what leaves the shelf is still there for the turns that use it.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,7 +37,7 @@ class AdapterShelf:
     """Newest version of every adapter."""
 
     def __init__(self) -> None:
-        self._loaded: dict[Key, LoadedAdapter] = {}
+        self._loaded: OrderedDict[Key, LoadedAdapter] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._loaded)
@@ -53,10 +54,10 @@ class AdapterShelf:
         """The adapter that a request asks for. Raises EngineRefused when it is not here."""
         if ref is None:
             return None
-        found = self._loaded.pop((tenant, ref.name), None)
+        found = self._loaded.get((tenant, ref.name))
         if found is None:
             raise EngineRefused(Refusal.UNKNOWN_ADAPTER, f"{ref.name!r} is not loaded")
-        self._loaded[found.key] = found
+        self._loaded.move_to_end(found.key)
         if ref.sha is not None and ref.sha != found.sha:
             detail = f"{ref.name!r} is loaded as {found.sha}, {ref.sha} was asked for"
             raise EngineRefused(Refusal.WEIGHTS_MISMATCH, detail)
@@ -68,4 +69,4 @@ class AdapterShelf:
         if adapter is not None:
             self._loaded[key] = adapter
         while len(self._loaded) > ADAPTERS_MAX:
-            del self._loaded[next(iter(self._loaded))]
+            self._loaded.popitem(last=False)

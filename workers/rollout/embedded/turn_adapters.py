@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from domain.engine import GenRequest, served_sha
-from workers.rollout.embedded.adapters import AdaptedRows, Grouping
+from workers.rollout.embedded.adapters import AdaptedRows, Grouping, PackedAdapter, by_adapter
 from workers.rollout.embedded.shelf import AdapterShelf, LoadedAdapter
 from workers.rollout.embedded.turns import Running, Ticket
 
@@ -34,10 +34,13 @@ class TurnAdapters:
         held = (one.ticket.adapter for one in turns)
         return [base if adapter is None else adapter.version for adapter in held]
 
-    def groups(self, turns: Iterable[Running], device: torch.device) -> tuple[AdaptedRows, ...]:
-        """Rows of a batch of these turns, by adapter."""
-        held = (one.ticket.adapter for one in turns)
-        return self._grouping.groups([None if one is None else one.packed for one in held], device)
+    def of_step(self, turns: Iterable[Running], device: torch.device) -> tuple[AdaptedRows, ...]:
+        """Rows of a decode step of these turns."""
+        return self._grouping.groups(_packed(turns), device)
+
+    def of_chunks(self, turns: Iterable[Running], device: torch.device) -> tuple[AdaptedRows, ...]:
+        """Rows of chunks of these turns; nearly every batch of chunks is another, so no stack is made."""
+        return by_adapter(_packed(turns), device)
 
     def swap(self, adapter: LoadedAdapter, tickets: Iterable[Ticket]) -> None:
         """Serve this version from the next token on, to all turns that pinned none."""
@@ -55,3 +58,8 @@ class TurnAdapters:
         if before is not None:
             self.swap(before, tickets)
         return [ticket for ticket in tickets if ticket.adapter is adapter]
+
+
+def _packed(turns: Iterable[Running]) -> list[PackedAdapter | None]:
+    held = (one.ticket.adapter for one in turns)
+    return [None if one is None else one.packed for one in held]

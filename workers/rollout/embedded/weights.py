@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from domain.engine import Refusal, SyncFailed, WeightKind, WeightRef
 from workers.models.adapter import WEIGHTS_FILE as ADAPTER_FILE
 from workers.models.adapter import AdapterFault, AdapterRefused, read_adapter
+from workers.models.check import expected_shapes
 from workers.models.config import ModelConfig
-from workers.models.decoder import Decoder
 from workers.models.folder import (
     HEAD,
     WeightsUnreadable,
@@ -39,12 +39,6 @@ def local_path(uri: str) -> Path:
     """The path behind a `file:` URI or a plain path."""
     parts = urlsplit(uri)
     return Path(unquote(parts.path)) if parts.scheme == "file" else Path(uri)
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes that weights of this architecture have."""
-    with torch.device("meta"):
-        return {name: tuple(t.shape) for name, t in Decoder(config).state_dict().items()}
 
 
 def read_weights(

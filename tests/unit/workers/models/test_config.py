@@ -48,6 +48,10 @@ def test_old_and_new_spellings_of_positions_mean_the_same() -> None:
     assert old.rope_scaling is not None
 
 
+def test_an_unknown_option_that_is_off_changes_nothing() -> None:
+    assert parse_config(PLAIN | {"use_mrope": False, "of_tomorrow": None}) == parse_config(PLAIN)
+
+
 def test_each_architecture_has_its_norms_and_biases() -> None:
     def parts(name: str, **options: object) -> tuple[bool, bool, bool]:
         config = parse_config(PLAIN | {"architectures": [name]} | options)
@@ -74,6 +78,7 @@ def test_each_architecture_has_its_norms_and_biases() -> None:
         ({"rope_scaling": SCALED | {"low_freq_factor": 4.0}}, "high_freq_factor", "bad_number"),
         ({"quantization_config": {"bits": 4}}, "quantization_config", "unknown_option"),
         ({"logit_scale": 2.0}, "logit_scale", "unknown_option"),
+        ({"logit_scale": 0}, "logit_scale", "unknown_option"),
         ({"num_key_value_heads": 3}, "num_key_value_heads", "bad_number"),
         ({"num_hidden_layers": 0}, "num_hidden_layers", "bad_number"),
         ({"vocab_size": True}, "vocab_size", "bad_number"),

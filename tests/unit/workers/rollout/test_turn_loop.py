@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from domain.engine import Finish, KvMode, PauseMode, Refusal
+from domain.engine import NAN_LOGITS, Finish, KvMode, PauseMode, Refusal
 from domain.events import TurnFinished, TurnSampled
 from domain.states import End
 from domain.wire import JournalTurn, TakeTurn
@@ -289,6 +289,15 @@ async def test_an_error_of_the_engine_is_a_fault_of_the_process(clock: ManualClo
     one = rig(clock, ScriptedAnswer(finish=Finish.ERROR, error="boom"))
     with pytest.raises(EngineFault, match="boom"):
         await one.loop().run()
+
+
+async def test_logits_that_are_no_numbers_fail_the_try_and_not_the_process(
+    clock: ManualClock,
+) -> None:
+    one = rig(clock, ScriptedAnswer(finish=Finish.ERROR, error=NAN_LOGITS))
+    with pytest.raises(TryEnded) as failed:
+        await one.loop().run()
+    assert (failed.value.end, failed.value.cause) == (End.ENGINE_LOST, NAN_LOGITS)
 
 
 async def test_a_closed_engine_is_a_fault_of_the_process(clock: ManualClock) -> None:

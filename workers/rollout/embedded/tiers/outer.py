@@ -20,7 +20,6 @@ import torch
 
 from kv.reload import Source, cheaper
 from workers.rollout.embedded.arena import KvArena
-from workers.rollout.embedded.pages.leaves import order
 from workers.rollout.embedded.pages.nodes import Copy, Lease, Node, Place
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.tiers.stores import FetchFailure, Stores, TierSizes
@@ -89,13 +88,11 @@ class OuterTiers:
         table: PageTable,
         sizes: TierSizes,
         clock: Callable[[], float],
-        late_s: float = FETCH_LATE_S,
     ) -> None:
         self.arena = arena
         self.table = table
         self.sizes = sizes
         self.clock = clock
-        self.late_s = late_s
         self.counters = TierCounters()
         self.compute_s = 0.0
         """Measured seconds of computing one page anew; 0: not known."""
@@ -159,7 +156,7 @@ class OuterTiers:
             return False
         spots = [_spot(node.copy) for node in nodes if node.copy is not None]
         fetch = Fetch(spots)
-        self._coming[id(fetch)] = Coming(lease, nodes, fetch, now + self.late_s)
+        self._coming[id(fetch)] = Coming(lease, nodes, fetch, now + FETCH_LATE_S)
         self.flush()
         self._transfers.ask(fetch)
         return True
@@ -168,8 +165,6 @@ class OuterTiers:
         """Stop, and remove the file."""
         self._transfers.close()
         self._stores.close()
-
-    # -- leaving ----------------------------------------------------------------------------------
 
     def _leave(self, node: Node) -> None:
         assert node.page is not None
@@ -211,7 +206,7 @@ class OuterTiers:
         """Give up copies that are worth less than this page, many at once: each look is at all of them."""
         tree = self.table.tree
         ends = [one for one in tree.nodes.values() if _is_end(one)]
-        ordered = order([*ends, node], tree.rule, self.clock())
+        ordered = tree.in_order([*ends, node], self.clock())
         total = self.sizes.host_pages + self.sizes.disk_pages
         worse = ordered[: min(ordered.index(node), max(int(total * RECLAIM_SHARE), 1))]
         for one in worse:
@@ -227,7 +222,7 @@ class OuterTiers:
             return
         ends = [n for n in self.table.tree.nodes.values() if _is_in(n, Place.HOST)]
         moving = {id(node) for node, _ in self._moving.values()}
-        for node in order(ends, self.table.tree.rule, self.clock())[:wanted]:
+        for node in self.table.tree.in_order(ends, self.clock())[:wanted]:
             if self._transfers.is_full or not self._free[Place.DISK] or node.copy is None:
                 return
             if id(node) in moving:
@@ -243,8 +238,6 @@ class OuterTiers:
         self._free[copy.place].append(copy.slot)
         if not copy.is_ready:
             self._leaving = [one for one in self._leaving if one[1] is not copy]
-
-    # -- done -------------------------------------------------------------------------------------
 
     def _stored(self, store: Store) -> None:
         waiting = self._storing.pop(id(store))

@@ -28,11 +28,11 @@ def step(
     """One pass of both layers with random queries, keys and values."""
     rows, new = positions.shape
     batch = paged_batch(one.arena, tables, positions, is_real)
-    plan = one.plan(batch, 2)
+    plan = one.plan(batch)
     generator = torch.Generator().manual_seed(seed)
     mixed = []
     for at in range(2):
-        query = torch.randn(rows, 3, 2 * new, WIDTH, generator=generator)
+        query = torch.randn(rows, 6, new, WIDTH, generator=generator)
         fresh = torch.randn(rows, new, 6, WIDTH, generator=generator)
         mixed.append(one.attend(at, query, fresh, plan))
     return torch.stack(mixed)[:, torch.from_numpy(is_real.any(axis=1))]
@@ -102,14 +102,36 @@ def test_each_query_head_attends_to_its_own_key_head(
     tables = np.array([[5, 7]], dtype=np.int64)
     batch = paged_batch(one.arena, tables, np.array([[18]]), np.ones((1, 1), np.bool_))
     torch.manual_seed(1)
-    query = torch.randn(1, 3, 2, WIDTH).to(dtype)
+    query = torch.randn(1, 6, 1, WIDTH).to(dtype)
     fresh = torch.randn(1, 1, 6, WIDTH).to(dtype)
-    mixed = one.attend(1, query, fresh, one.plan(batch, 2))
+    mixed = one.attend(1, query, fresh, one.plan(batch))
     layer = one.arena.layers[1]
     keys, values = layer[[5, 7]].permute(1, 2, 0, 3, 4).reshape(2, 3, 32, WIDTH)[:, :, :19].float()
     assert torch.equal(keys[:, 18].to(dtype), fresh[0, 0, :3])
-    for head in range(3):
-        weights = (query[0, head].float() @ keys[head].T).softmax(-1)
-        expected = weights @ values[head]
+    for head in range(6):
+        weights = (query[0, head].float() @ keys[head // 2].T).softmax(-1)
+        expected = weights @ values[head // 2]
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         assert torch.allclose(mixed[0, head].float(), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", [GatherAttention, KeptAttention])
+def test_tokens_are_stored_at_their_places_and_padding_that_is_no_number_reaches_nobody(
+    kind: type[GatherAttention],
+) -> None:
+    one = kind(arena())
+    before = [layer.clone() for layer in one.arena.layers]
+    tables = np.array([[4, 1], [2, one.arena.null_page]], dtype=np.int64)
+    is_real = np.array([[True], [False]])
+    batch = paged_batch(one.arena, tables, np.array([[17], [0]], dtype=np.int64), is_real)
+    fresh = torch.randn(2, 1, 6, WIDTH)
+    fresh[1] = float("nan")
+    for _ in range(2):
+        mixed = one.attend(0, torch.randn(2, 6, 1, WIDTH), fresh, one.plan(batch))
+        assert mixed.isfinite().all()
+    layer = one.arena.layers[0]
+    assert torch.equal(layer[1, 0, :, 1], fresh[0, 0, :3])
+    assert torch.equal(layer[1, 1, :, 1], fresh[0, 0, 3:])
+    before[0][1, :, :, 1] = layer[1, :, :, 1]
+    assert torch.equal(layer[: one.arena.spill_page], before[0][: one.arena.spill_page])
+    assert torch.equal(one.arena.layers[1], before[1])
