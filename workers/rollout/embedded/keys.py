@@ -114,7 +114,8 @@ class Keys:
         rollout_id = lease.trajectory.rollout_id
         if keep:
             self.table.fill(lease, tokens, now)
-            self._remember_length(rollout_id, lease.length)
+            if not lease.is_private:
+                self._remember_length(rollout_id, lease.length)
         lease.trajectory.kept_until = self._kept_until.get(rollout_id, 0.0)
         if keep and self.admission.rules.gaps is Gaps.TTL:
             lease.trajectory.kept_until = now + self.admission.ttl_s(len(lease.nodes))
