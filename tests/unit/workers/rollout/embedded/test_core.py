@@ -187,7 +187,7 @@ def test_no_order_of_calls_loses_a_request_or_mixes_rows(seed: int, slots: int, 
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), slots=st.integers(1, 4), spare=st.integers(0, 3))
 def test_no_longer_order_of_calls_does_either(seed: int, slots: int, spare: int) -> None:
     play_random_calls(seed, slots, spare)
