@@ -203,7 +203,7 @@ class EmbeddedEngine:
             slots=core.slots,
             kv_pages_used=tree.total - len(tree.free),
             kv_pages=tree.total,
-            retained_rollouts=len(tree.trajectories),
+            retained_rollouts=max(len(tree.trajectories) - core.active, 0),
             steps=counters.steps,
             sampled_tokens=counters.sampled_tokens,
             prefilled_tokens=counters.prefilled_tokens,

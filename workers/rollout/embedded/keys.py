@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from domain.engine import GenRequest, KvMode
@@ -10,7 +11,7 @@ from kv.ranks import RankClass, class_of
 from kv.rules import RANKED, Gaps, KvRules
 from workers.rollout.embedded.admission import ANY_TOOL, Admission
 from workers.rollout.embedded.arena import KvArena
-from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, digests_of
+from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, Node, digests_of
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.pages.tree import EvictReason
 from workers.rollout.embedded.tiers.outer import OuterTiers
@@ -56,6 +57,23 @@ class Keys:
             tokens = ticket.request.token_ids[:-1]
             ticket.digests = digests_of(namespace_of(ticket.request, weights_sha), tokens)
 
+    def hold(self, tickets: Iterable[Ticket]) -> list[Node]:
+        """Lock what is there of these turns until `let_go`: none of it is evicted while the first of them
+        take their room."""
+        now, held = self.clock(), list[Node]()
+        for ticket in tickets:
+            trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
+            paths = [[] if trajectory is None else trajectory.path]
+            paths.append(self.table.tree.stored(ticket.digests or ()))
+            for node in (one for path in paths for one in takewhile(_is_usable, path)):
+                self.table.tree.lock(node, now)
+                held.append(node)
+        return held
+
+    def let_go(self, held: Sequence[Node]) -> None:
+        """The turns hold their pages themselves now."""
+        self.table.tree.unlock(held, self.clock())
+
     def start(self, ticket: Ticket, weights_sha: str) -> Running:
         """Lock what is there of a new turn's context, and have the rest of it fetched."""
         now, request = self.clock(), ticket.request
@@ -96,7 +114,8 @@ class Keys:
         rollout_id = lease.trajectory.rollout_id
         if keep:
             self.table.fill(lease, tokens, now)
-            self._remember_length(rollout_id, lease.length)
+            if not lease.is_private:
+                self._remember_length(rollout_id, lease.length)
         lease.trajectory.kept_until = self._kept_until.get(rollout_id, 0.0)
         if keep and self.admission.rules.gaps is Gaps.TTL:
             lease.trajectory.kept_until = now + self.admission.ttl_s(len(lease.nodes))
@@ -209,6 +228,10 @@ class Keys:
         self._computed[rollout_id] = length
         if len(self._computed) > REMEMBERED_MAX:
             del self._computed[next(iter(self._computed))]
+
+
+def _is_usable(node: Node) -> bool:
+    return node.is_usable
 
 
 def namespace_of(request: GenRequest, weights_sha: str) -> Namespace:

@@ -1,11 +1,12 @@
 """Bytes of pages outside the device: in memory, and in a memory-mapped file of a fixed size.
 
-A page is written with its checksum and comes back only if length and checksum agree. The file stands in a
-folder of the engine's own and goes with it.
+A page is written with its checksum and comes back only if length and checksum agree. The file has no name:
+it goes with the process, however that ends, and its room on the disk is taken at the start, since a disk
+that fills up under a mapping kills whoever writes to it.
 """
 
 import mmap
-import shutil
+import os
 import tempfile
 import zlib
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class TierSizes:
     host_pages: int = 0
     disk_pages: int = 0
     folder: Path | None = None
-    """Where the file of the disk tier may stand; None: the usual place for temporary files."""
+    """On which disk the file is; None: where temporary files are."""
 
 
 NO_TIERS: Final = TierSizes()
@@ -54,16 +55,16 @@ NO_TIERS: Final = TierSizes()
 
 
 class Stores:
-    """Memory and file. `write` and `read` are called by one thread."""
+    """Memory and file. `write` and `read` are called by one thread. Raises `OSError` without room."""
 
     def __init__(self, sizes: TierSizes, page_bytes: int) -> None:
         self.page_bytes = page_bytes
         self._host = np.zeros((sizes.host_pages, page_bytes), dtype=np.uint8)
-        self._folder: Path | None = None
+        self._file = -1
         self._disk: mmap.mmap | None = None
         if sizes.disk_pages:
-            self._folder = Path(tempfile.mkdtemp(prefix="kv-", dir=sizes.folder))
-            self._disk = _mapped(self._folder / "pages", sizes.disk_pages * page_bytes)
+            self._file = _nameless(sizes.folder, sizes.disk_pages * page_bytes)
+            self._disk = mmap.mmap(self._file, sizes.disk_pages * page_bytes)
 
     def write(self, place: Place, slot: int, content: Bytes) -> int:
         """Store one page; returns its checksum. Raises `OSError`."""
@@ -94,28 +95,32 @@ class Stores:
         return content
 
     def close(self) -> None:
-        """Give the memory back and remove the folder."""
+        """Give memory and file back."""
         self._host = np.empty((0, self.page_bytes), dtype=np.uint8)
         if self._disk is not None:
             self._disk.close()
             self._disk = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._file)
 
     def _read(self, place: Place, slot: int) -> Bytes:
         if place is Place.HOST:
             row: Bytes = self._host[slot]
             return row
         assert self._disk is not None
-        assert self._folder is not None
         end = (slot + 1) * self.page_bytes
-        if (self._folder / "pages").stat().st_size < end:
+        if os.fstat(self._file).st_size < end:
             # Reading a mapping behind the end of its file would kill the process.
             return np.empty(0, dtype=np.uint8)
         return np.frombuffer(self._disk[end - self.page_bytes : end], dtype=np.uint8)
 
 
-def _mapped(path: Path, size: int) -> mmap.mmap:
-    with path.open("wb+") as file:
-        file.truncate(size)
-        return mmap.mmap(file.fileno(), size)
+def _nameless(folder: Path | None, size: int) -> int:
+    """Descriptor of a file with this much room that is found under no name."""
+    file, name = tempfile.mkstemp(prefix="kv-", dir=folder)
+    os.unlink(name)
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError:
+        os.close(file)
+        raise
+    return file

@@ -1,8 +1,11 @@
 """Pages that leave for memory and for a file, and what comes back: the same bytes, or nothing."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +18,7 @@ from workers.rollout.embedded.pages.nodes import Lease, Namespace, Place, digest
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.pages.tree import EvictReason
 from workers.rollout.embedded.tiers.outer import Leaving, OuterTiers
-from workers.rollout.embedded.tiers.stores import FetchFailure, TierSizes
+from workers.rollout.embedded.tiers.stores import FetchError, FetchFailure, Stores, TierSizes
 
 ANN = Namespace("ann", "sha")
 CPU = torch.device("cpu")
@@ -75,9 +78,9 @@ class Machine:
 def machines(tmp_path: Path) -> Iterator[list[Machine]]:
     made: list[Machine] = []
     yield made
+    assert list(tmp_path.glob("kv-*")) == [], "nothing to leave behind, however the process ends"
     for machine in made:
         machine.tiers.close()
-    assert list(tmp_path.glob("kv-*")) == []
 
 
 @pytest.fixture
@@ -220,3 +223,26 @@ def test_pages_that_are_computed_sooner_than_fetched_are_not_kept(
     one.run("c")
     assert one.tiers.counters.pages_left[Leaving.CHEAPER] == 4
     assert not one.tiers.fetch(one.open("b"), digests_of(ANN, one.tokens("b")[:-1]))
+
+
+def test_a_file_that_was_cut_short_is_not_read_behind_its_end(tmp_path: Path) -> None:
+    stores = Stores(TierSizes(disk_pages=4, folder=tmp_path), page_bytes=4096)
+    checksum = stores.write(Place.DISK, 3, np.ones(4096, dtype=np.uint8))
+    assert stores.read(Place.DISK, 3, checksum).all()
+    os.ftruncate(stores._file, 4096)
+    with pytest.raises(FetchError) as failed:
+        stores.read(Place.DISK, 3, checksum)
+    assert failed.value.failure is FetchFailure.SHORT
+    stores.close()
+
+
+def test_a_disk_without_room_for_the_tier_is_known_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        Stores(TierSizes(disk_pages=4, folder=tmp_path), page_bytes=4096)
+    assert list(tmp_path.iterdir()) == []
