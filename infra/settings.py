@@ -41,6 +41,10 @@ class Limits:
     context_tokens: int = 512
     kv_page_tokens: int = 16
     kv_pages: int = 4096
+    kv_host_pages: int = 0
+    """Of an engine, in its host's memory; 0: what leaves the device is computed anew."""
+    kv_disk_pages: int = 0
+    """Of an engine, in a file of its own that goes with it."""
     engine_slots: int = 64
     sandboxes: int = 256
     upload_bytes: int = 64 * 1024 * 1024
@@ -208,6 +212,8 @@ LIMIT_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_CONTEXT_TOKENS": "context_tokens",
     "VENUS_KV_PAGE_TOKENS": "kv_page_tokens",
     "VENUS_KV_PAGES": "kv_pages",
+    "VENUS_KV_HOST_PAGES": "kv_host_pages",
+    "VENUS_KV_DISK_PAGES": "kv_disk_pages",
     "VENUS_ENGINE_SLOTS": "engine_slots",
     "VENUS_SANDBOXES": "sandboxes",
     "VENUS_UPLOAD_BYTES": "upload_bytes",

@@ -16,6 +16,7 @@ from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
 from infra.settings import Limits
+from kv.rules import KvRules
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.system.rollouts import HostedJob, job_of
@@ -26,6 +27,7 @@ from workers.outbox import Outbox
 from workers.rollout.agent_client import AgentPool
 from workers.rollout.closing import Closer
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
+from workers.rollout.embedded.tiers.stores import TierSizes
 from workers.rollout.figures import EngineWatch
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import read_spec
@@ -64,7 +66,12 @@ async def serve(context: HostContext) -> None:
         raise context.fault(f"base model: {error}") from error
     folder = read_folder(path)
     engine = await asyncio.to_thread(
-        make_engine, spec.model.base, folder, settings.limits, scripted_engine(attempt_id)
+        make_engine,
+        spec.model.base,
+        folder,
+        settings.limits,
+        spec.scheduling.rules,
+        scripted_engine(attempt_id),
     )
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)
@@ -117,18 +124,19 @@ async def serve(context: HostContext) -> None:
 
 
 def make_engine(
-    name: str, folder: ModelFolder, limits: Limits, script: Path | None = None
+    name: str, folder: ModelFolder, limits: Limits, rules: KvRules, script: Path | None = None
 ) -> Engine:
     """An engine with the model's base weights, which are no policy of the attempt yet.
 
-    It is the embedded one, unless a test gives a script to replay.
+    It is the embedded one, unless a test gives a script to replay. `rules` are those of the job.
     """
     if script is not None:
         sizes = ScriptedSizes(
             folder.config.vocab_size, folder.config.max_position_embeddings, limits.engine_slots
         )
         return ScriptedEngine(name, sizes, read_script(script), SystemClock(), version=-1)
-    own = EngineLimits(limits.engine_slots, limits.kv_pages)
+    tiers = TierSizes(limits.kv_host_pages, limits.kv_disk_pages)
+    own = EngineLimits(limits.engine_slots, limits.kv_pages, tiers, rules)
     return EmbeddedEngine(name, folder, own, version=-1)
 
 

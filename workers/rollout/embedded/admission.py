@@ -11,6 +11,7 @@ from typing import Final
 from kv.gaps import GapHistory, is_worth_keeping
 from kv.residency import Choice, choose
 from kv.rules import Eviction, Gaps, KvRules, Queue
+from kv.ttl import ttl_s
 from workers.rollout.embedded.pages.nodes import Lease, Node, Trajectory, pages_for
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.turns import Running, Ticket
@@ -25,6 +26,9 @@ by the growth of those before it, and then all of its prefill was for nothing. A
 ROOM_VALUE: Final = 1.0
 """What room is worth to others, in shares of an engine that is full (`kv.gaps.room_value`): the step time
 of this engine hardly depends on how much of the device is in use."""
+
+WAIT_SMOOTHING: Final = 0.05
+"""Of the running mean of waits for a slot: it follows a change of load within some twenty turns."""
 
 ANY_TOOL: Final = "any"
 """The engine does not know which tool runs; gaps are judged by all gaps that it saw."""
@@ -53,6 +57,7 @@ class Admission:
     gaps: GapHistory = field(default_factory=GapHistory)
     page_s: float = 0.0
     """Measured seconds of computing a page anew."""
+    usual_wait_s: float = 0.0
 
     def queue_key(self, ticket: Ticket) -> tuple[float, int]:
         """Order in which waiting turns get slots."""
@@ -89,6 +94,15 @@ class Admission:
         freed = sum(1 for node in worst.lease.nodes if node.locks == 1) + _growth(worst)
         needed = self._needed(best, set())
         return worst if needed <= self._room(running) + freed else None
+
+    def note_wait(self, seconds: float) -> None:
+        """A turn waited so long for its slot."""
+        self.usual_wait_s += WAIT_SMOOTHING * (seconds - self.usual_wait_s)
+
+    def ttl_s(self, pages: int) -> float:
+        """How long so many pages are pinned when a gap begins, under a rule with a time to live."""
+        back_s = pages * self.page_s
+        return ttl_s(tuple(self.gaps.every.recent), back_s, self.usual_wait_s, self.rules.ttl)
 
     def _plain(self, ticket: Ticket) -> Claimant:
         return Claimant((0.0, False, ticket.arrival, ""), None, ticket)

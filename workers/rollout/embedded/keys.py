@@ -7,7 +7,7 @@ from typing import Final
 from domain.engine import GenRequest, KvMode
 from domain.ids import RolloutId
 from kv.ranks import RankClass
-from kv.rules import RANKED, KvRules
+from kv.rules import RANKED, Gaps, KvRules
 from workers.rollout.embedded.admission import ANY_TOOL, Admission
 from workers.rollout.embedded.arena import KvArena
 from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, digests_of
@@ -100,6 +100,8 @@ class Keys:
             self.table.fill(lease, tokens, now)
             self._remember_length(rollout_id, lease.length)
         lease.trajectory.kept_until = self._kept_until.get(rollout_id, 0.0)
+        if keep and self.admission.rules.gaps is Gaps.TTL:
+            lease.trajectory.kept_until = now + self.admission.ttl_s(len(lease.nodes))
         self.table.close(lease, keep, now)
 
     def poison(self, running: Running) -> None:
@@ -199,6 +201,7 @@ class Keys:
     def _note_start(self, ticket: Ticket, now: float) -> None:
         waited_s = now - ticket.waiting_since_s
         ticket.waited_s += waited_s
+        self.admission.note_wait(waited_s)
         name = rank_class(ticket.rank)
         self.wait_s[name] += waited_s
         self.starts[name] += 1

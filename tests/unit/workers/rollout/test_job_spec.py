@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kv.rules import RANKED, Eviction, Queue
 from workers.rollout.job_spec import SamplingSpec, limits_of, read_spec
 
 MANIFEST = {"name": "calc", "limits": {"max_turns": 4, "wall_s": 30.0, "pids": 64}}
@@ -62,3 +63,10 @@ def test_a_spec_without_a_model_is_refused() -> None:
     del broken["model"]
     with pytest.raises(msgspec.ValidationError):
         read_spec(broken, [MANIFEST], 512)
+
+
+def test_an_engine_obeys_the_strategy_of_its_job_and_what_is_switched_off() -> None:
+    scheduling = {"strategy": "venus", "off": ["residency"], "max_staleness": 1}
+    rules = read_spec(spec(scheduling=scheduling), [MANIFEST], 512).scheduling.rules
+    assert (rules.queue, rules.eviction) == (Queue.RANK, Eviction.RECENCY)
+    assert read_spec(spec(), [MANIFEST], 512).scheduling.rules == RANKED

@@ -89,13 +89,11 @@ class OuterTiers:
         table: PageTable,
         sizes: TierSizes,
         clock: Callable[[], float],
-        late_s: float = FETCH_LATE_S,
     ) -> None:
         self.arena = arena
         self.table = table
         self.sizes = sizes
         self.clock = clock
-        self.late_s = late_s
         self.counters = TierCounters()
         self.compute_s = 0.0
         """Measured seconds of computing one page anew; 0: not known."""
@@ -159,7 +157,7 @@ class OuterTiers:
             return False
         spots = [_spot(node.copy) for node in nodes if node.copy is not None]
         fetch = Fetch(spots)
-        self._coming[id(fetch)] = Coming(lease, nodes, fetch, now + self.late_s)
+        self._coming[id(fetch)] = Coming(lease, nodes, fetch, now + FETCH_LATE_S)
         self.flush()
         self._transfers.ask(fetch)
         return True

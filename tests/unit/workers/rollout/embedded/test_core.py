@@ -1,7 +1,9 @@
 """The core stepped by hand: admission, rows, eviction, chunks."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -9,18 +11,30 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.engine import EngineRefused, Finish, GenRequest, GenResult, Refusal, RequestId
+from domain.engine import (
+    EngineRefused,
+    Finish,
+    GenRequest,
+    GenResult,
+    KvMode,
+    Refusal,
+    RequestId,
+)
 from domain.ids import RolloutId
-from kv.rules import PLAIN, RANKED, KvRules
+from infra import failpoints
+from kv.rules import PLAIN, RANKED, Gaps, KvRules
 from tests.support.engines import CHARACTERS, CONTEXT, decoder, reference_logprobs, request
+from tests.support.failpoints import ArmedFailpoints
 from workers.models.vocab import char_vocabulary
 from workers.rollout.embedded import core as core_module
 from workers.rollout.embedded import passes
 from workers.rollout.embedded.core import Core
+from workers.rollout.embedded.key_stats import key_stats
 from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import pack
 from workers.rollout.embedded.pages.audit import check
 from workers.rollout.embedded.pages.nodes import Place
+from workers.rollout.embedded.tiers import outer
 from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
 
 MODEL = decoder()
@@ -434,3 +448,97 @@ def test_an_aborted_turn_that_had_lost_its_slot_gives_what_it_had_sampled() -> N
     assert len(result.token_ids) == 3
     assert_whole(core)
     drain(core)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "engine.kv.fetch=raise:os,times=*",
+        "engine.kv.fetch=drop,times=*",
+        "engine.kv.store=drop,times=*",
+        "engine.kv.store=raise:os,times=*",
+        "engine.kv.fetch=sleep:0.02,times=*",
+    ],
+)
+def test_answers_are_the_same_when_no_page_comes_back(
+    point: str, alone: dict[str, tuple[int, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outer, "FETCH_LATE_S", 0.01)
+    points = ArmedFailpoints(tmp_path / "failpoints")
+    points.arm(point)
+    failpoints.configure("test", points.environ)
+    core = build(8, 32, time.monotonic, TierSizes(host_pages=16, disk_pages=64, folder=tmp_path))
+    try:
+        assert token_ids(play_streams(core, 32, 3, Random(2))) == alone
+        assert core.keys.tiers is not None
+        counters = core.keys.tiers.counters
+        assert counters.store_failures or sum(counters.fetch_failures.values())
+        assert core.keys.recomputed_tokens > 0
+    finally:
+        core.close()
+        failpoints.configure("test", {})
+
+
+@pytest.mark.parametrize("kv", list(KvMode))
+def test_a_turn_without_a_slot_goes_on_over_an_update_like_one_that_runs(kv: KvMode) -> None:
+    other = decoder(1)
+    core = build(slots=1)
+    answers: Answers = {}
+    worse = request("w", LONG, request_id="worse", rank=5.0, max_tokens=40)
+    submit(core, worse, answers)
+    for _ in range(20):
+        core.step()
+    submit(core, request("b", request_id="better", rank=1.0, max_tokens=4), answers)
+    core.step()
+    core.swap_weights(pack(other.config, other.state_dict(), torch.device("cpu")), 1, "v1")
+    core.drop_stale_keys(kv)
+    assert_whole(core)
+    prefilled = core.counters.prefilled_tokens
+    drain(core)
+    spans = [(span.start, span.stop, span.version) for span in answers["worse"].version_spans]
+    assert spans == [(0, 20, 0), (20, 40, 1)]
+    computed = core.counters.prefilled_tokens - prefilled
+    after = turn(core, "next", ids=(*LONG, 1, 2, 3))
+    if kv is KvMode.KEEP:
+        assert computed == after.cached_tokens == 0
+    else:
+        assert after.cached_tokens == 16, "computed by the new weights alone"
+        ids = worse.token_ids + answers["worse"].token_ids
+        expected = reference_logprobs(other, ids)[len(worse.token_ids) - 1 + 20 :]
+        got = torch.tensor(answers["worse"].logprobs[20:])
+        assert torch.allclose(got, expected, atol=2e-5, rtol=0)
+
+
+def test_what_the_engine_counts_of_its_pages_adds_up() -> None:
+    core = build(8, 32, tiers=TierSizes(host_pages=64))
+    try:
+        play_streams(core, 32, 3, Random(2))
+        stats = key_stats(core.keys, core.counters.retractions)
+    finally:
+        core.close()
+    assert stats.pages == {"device": 32, "host": 64, "disk": 0}
+    assert sum(stats.evicted_pages.values()) == sum(stats.evicted_classes.values()) > 0
+    left = stats.left_pages["host"]
+    assert stats.moved_bytes["device_host"] <= left * core.keys.arena.shape.page_bytes
+    assert stats.moved_bytes["host_device"] > 0
+    assert stats.slot_starts["evaluation"] == 96 + core.counters.preemptions + stats.retractions
+    assert stats.figures()["kv_pages_host"] == 64.0
+    assert stats.hit_tokens["high_ref"] + stats.hit_tokens["low_ref"] > 0
+
+
+def test_a_rank_orders_the_chunks_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "PREFILL_TOKENS_MAX", 16)
+    monkeypatch.setattr(passes, "PREFILL_CHUNK", 16)
+    core = build(slots=2)
+    answers: Answers = {}
+    submit(core, request("worse", (1, *LONG), rank=2.0, max_tokens=2), answers)
+    submit(core, request("better", (2, *LONG), rank=1.0, max_tokens=2), answers)
+    drain(core)
+    assert list(answers) == ["req_better", "req_worse"]
+
+
+def test_under_a_time_to_live_a_gap_pins_its_pages_for_as_long_as_tools_take() -> None:
+    now = 0.0
+    core = build(slots=1, clock=lambda: now, rules=KvRules(gaps=Gaps.TTL))
+    turn(core, "a", ids=LONG, rollout_id="a")
+    assert core.keys.table.tree.trajectories[RolloutId("a")].kept_until == now + 2.0
