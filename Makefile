@@ -4,7 +4,8 @@ PY := .venv/bin/python
 TEST_WORKERS ?= 2
 # Files in the tree's order: whole jobs come before small tests, so that no worker is left with one at
 # the end, and files of one folder follow each other and share its platform.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	--durations 25 --durations-min 5
 
 .PHONY: help venv demo up doctor test test-slow check accept bench-step bench-schedule openapi format constraints clean
 
@@ -46,11 +47,11 @@ accept: venv  ## whole jobs and measured times; FULL=1 for every seed and cell
 bench-step: venv  ## what one step of the coordinator costs at 100,000 live rollouts; JSON=1 for JSON
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.step $(if $(JSON),--json)
 
-bench-schedule: venv  ## the scheduling benchmark (hours; MINUTES=60 bounds a call, the next goes on); QUICK=1 for CI
+bench-schedule: venv  ## the scheduling benchmark (hours; MINUTES=60 bounds a call, the next goes on; COMPILED=1: a third of the CPU); QUICK=1 for CI
 ifdef QUICK
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.schedule.quick
 else
-	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.schedule.cells $(if $(MINUTES),--minutes $(MINUTES)); status=$$?; \
+	@OMP_NUM_THREADS=1 $(PY) -m $(if $(COMPILED),benchmarks.schedule.compiled )benchmarks.schedule.cells $(if $(MINUTES),--minutes $(MINUTES)); status=$$?; \
 	$(PY) -m benchmarks.schedule.report; exit $$status
 endif
 

@@ -104,6 +104,8 @@ class SandboxReady:
     try_: int
     node: HostId
     node_epoch: int
+    task: int | None = None
+    """Number of the training task that it works on, equal in all groups of one task; the leader adds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,8 @@ class RestoredGroup:
     graded: GroupGraded | None
     assigned_step: int | None
     assigned_position: int | None
+    task: int | None = None
+    """As in `SandboxReady`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ class Mechanism(StrEnum):
     RESIDENCY = "residency"
     """Three KV classes decide eviction; off: plain recency."""
     DEMOTION = "demotion"
-    """High demand above the capacity makes the worst-ranked groups low."""
+    """High demand above the capacity makes the worst-ranked low; off: all that are high share the room by
+    recency, and push each other out."""
     TIERS = "tiers"
     """Expected tool gaps decide which pages leave the device early; off: pages leave under pressure."""
     ADMISSION = "admission"
@@ -55,7 +56,7 @@ class Mechanism(StrEnum):
     STREAMING = "streaming"
     """The trainer runs backward on each group when it is assigned, not when the batch is whole."""
     PREDICTOR = "predictor"
-    """Estimates of remaining work order and admit; off: only the plan's prior."""
+    """Estimates of remaining work order; off: only the plan's prior. An order by age asks neither."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 """Which pages leave the device next, when room is needed.
 
 `recency`: least recently used first, whoever they belong to. `classes`: unused by recency, then
-low_ref from the worst rank, then (only when nothing else is left) high_ref from the worst rank.
+low_ref from the worst rank, then (only when nothing else is left) high_ref from the worst rank: that is
+controlled demotion. Without it none of the high ones stands behind another and they go by recency.
 Pages leave from the end of a context: what is left is still a prefix and still of use.
 """
 
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
+from kv.residency import is_high
 from kv.rules import Eviction
 
 
@@ -19,7 +21,7 @@ class Holder(Protocol):
     """Ends every order: equal in nobody else on this engine."""
 
     @property
-    def rank(self) -> float:
+    def rank(self) -> int:
         """Smaller is better."""
         ...
 
@@ -32,11 +34,11 @@ class Holder(Protocol):
 H = TypeVar("H", bound=Holder)
 
 
-def victims(holders: Iterable[H], rule: Eviction) -> list[H]:
-    """Holders in the order in which their pages go."""
+def victims(holders: Iterable[H], rule: Eviction, *, demotes: bool = True) -> list[H]:
+    """Holders in the order in which their pages go; `demotes` says whether the high ones go by rank."""
     if rule is Eviction.RECENCY:
         return sorted(holders, key=_by_recency)
-    return sorted(holders, key=_by_class)
+    return sorted(holders, key=_by_class if demotes else _by_class_and_use)
 
 
 def _by_recency(holder: Holder) -> tuple[float, int]:
@@ -47,3 +49,11 @@ def _by_class(holder: Holder) -> tuple[bool, float, int]:
     if holder.is_unused:
         return False, holder.last_used, holder.key
     return True, float(-holder.rank), holder.key
+
+
+def _by_class_and_use(holder: Holder) -> tuple[int, float, int]:
+    if holder.is_unused:
+        return 0, holder.last_used, holder.key
+    if is_high(holder.rank):
+        return 2, holder.last_used, holder.key
+    return 1, float(-holder.rank), holder.key

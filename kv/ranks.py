@@ -26,6 +26,10 @@ class RankClass(IntEnum):
     NORMAL = 3
 
 
+_CLASSES: Final = {one.value: one for one in RankClass}
+"""By number: calling the enum costs three times as much, and every order of ranks asks for the class."""
+
+
 def compose(rank_class: int, value: int, member: int) -> int:
     """The rank of one member of a group."""
     return (rank_class * VALUE_SPAN + value) * MEMBER_SPAN + member
@@ -33,7 +37,7 @@ def compose(rank_class: int, value: int, member: int) -> int:
 
 def class_of(rank: int) -> RankClass:
     """The class that a rank was composed with."""
-    return RankClass(rank // _CLASS_SPAN)
+    return _CLASSES[rank // _CLASS_SPAN]
 
 
 def group_part(rank: int) -> int:

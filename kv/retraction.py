@@ -14,7 +14,7 @@ class Runner(Protocol):
     """A running sequence."""
 
     @property
-    def rank(self) -> float:
+    def rank(self) -> int:
         """Smaller is better."""
         ...
 

@@ -47,6 +47,7 @@ class KvRules:
     eviction: Eviction = Eviction.RECENCY
     gaps: Gaps = Gaps.EVICTABLE
     demotion: bool = False
+    """With `Eviction.CLASSES`: whether high demand above the capacity makes the worst-ranked low."""
     streams: bool = False
     """Whether the trainer works on groups as they are assigned."""
     ttl: TtlLimits = DEFAULT_LIMITS

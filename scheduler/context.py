@@ -87,6 +87,10 @@ class JobContext:
         """The task of a group."""
         return self.tasks.task(group)
 
+    def task_number(self, group: GroupId) -> int | None:
+        """The number by which the core knows a training group's task."""
+        return self.tasks.number(group)
+
     def _use(self, group: GroupId) -> EnvironmentUse:
         uses = self.spec.evaluated if self.is_evaluation(group) else self.spec.environments
         return uses[self.environment(group)]

@@ -181,6 +181,8 @@ class Leader:
             self._on_refused(frame)
         elif isinstance(frame, TryFailed) and peer.kind is HostKind.NODE:
             self.feed(self._with_hop(frame))
+        elif isinstance(frame, SandboxReady) and self._is_own(peer, frame):
+            self.feed(self._with_task(frame))
         elif isinstance(frame, EVENTS) and self._is_own(peer, frame):
             self.feed(frame)
         else:
@@ -210,6 +212,14 @@ class Leader:
         """A node agent knows the try but not always the newest hop; the try alone fences it."""
         found = self._core.state.find_rollout(failed.rollout_id)
         return failed if found is None else replace(failed, hop=found[2].hop)
+
+    def _with_task(self, ready: SandboxReady) -> SandboxReady:
+        """Which task a group works on is the leader's to say, whatever a node claims."""
+        found = self._core.state.find_rollout(ready.rollout_id)
+        context = None if found is None else self._contexts.get(found[0].plan.job_id)
+        if found is None or context is None:
+            return replace(ready, task=None)
+        return replace(ready, task=context.task_number(found[1].group_id))
 
     async def _execute(self) -> None:
         while True:

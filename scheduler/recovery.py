@@ -1,6 +1,7 @@
 """A new leader's first fact: everything that Postgres knows of unfinished jobs and hosts."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from domain.events import RestoredJob, StateRestored
 from domain.ids import EVALUATION_ORDINAL_BASE, REPEAT_SPAN, JobId
@@ -27,7 +28,8 @@ async def _job(connection: AsyncConnection, context: JobContext) -> RestoredJob:
     row, attempt = context.row, context.attempt_id
     steps = await jobs.policies(connection, attempt)
     written = await jobs.checkpoint_steps(connection, attempt)
-    groups = await jobs.pending_groups(connection, attempt)
+    pending = await jobs.pending_groups(connection, attempt)
+    groups = tuple(replace(one, task=context.task_number(one.group_id)) for one in pending)
     issued = await jobs.issued_ordinals(connection, attempt)
     return RestoredJob(
         plan=context.plan,

@@ -13,13 +13,10 @@ from domain.plan import (
     AfterTries,
     EvaluationPlan,
     JobPlan,
-    Mechanism,
     OnNoSignal,
-    Order,
     Priority,
-    Scheduling,
-    StrategyName,
 )
+from domain.spec_parts import EngineRange, SchedulingUse
 from domain.task_lists import evaluated_list, own_list
 from infra.codec import convert
 from infra.settings import Settings
@@ -67,18 +64,6 @@ class RolloutUse:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingUse:
-    """The scheduling part of a spec."""
-
-    max_staleness: int
-    order: Order
-    async_ratio: float
-    strategy: StrategyName = StrategyName.VENUS
-    off: tuple[Mechanism, ...] = ()
-    knobs: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class EvaluationUse:
     """The evaluation part of a spec."""
 
@@ -91,18 +76,10 @@ class EvaluationUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Bounds of engine hosts."""
-
-    min: int
-    max: int
-
-
-@dataclass(frozen=True, slots=True)
 class ResourcesUse:
     """The resources part of a spec."""
 
-    rollout_gpus: Range
+    rollout_gpus: EngineRange
     priority: Priority = Priority.NORMAL
 
 
@@ -203,11 +180,7 @@ def plan_of(row: JobRow, spec: Spec, settings: Settings) -> JobPlan:
         watchdog_s=WATCHDOG_S,
         priority=spec.resources.priority,
         target_eval=spec.stop.target_eval,
-        scheduling=Scheduling(
-            strategy=spec.scheduling.strategy,
-            off=spec.scheduling.off,
-            knobs=tuple(sorted(spec.scheduling.knobs.items())),
-        ),
+        scheduling=spec.scheduling.choice,
     )
 
 

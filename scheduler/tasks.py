@@ -86,6 +86,16 @@ class JobTasks:
             return tasks[place % len(tasks)]
         return self.train[environment].at(place)
 
+    def number(self, group: GroupId) -> int | None:
+        """By what the core knows the task of a training group: the same in all epochs and repeats.
+
+        None for evaluations, which teach it nothing. A digest, since ids have no bound of length.
+        """
+        if ordinal_of(group) >= EVALUATION_ORDINAL_BASE:
+            return None
+        name = f"{self.environment(group)}:{self.task(group).task_id}"
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+
     def _place(self, ordinal: int) -> tuple[int, int]:
         """The environment of an ordinal, and how many tasks were taken from it before."""
         if ordinal >= EVALUATION_ORDINAL_BASE:

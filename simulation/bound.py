@@ -18,6 +18,7 @@ that token's group is then still trained and its step updated, and the smaller o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 
 from simulation.physics import EnginePhysics
 from simulation.workload.trajectory import Trajectory
@@ -89,6 +90,33 @@ def perfect_packing(
         steps_by_capacity=by_capacity / batches,
         steps_by_slots=by_slots / batches,
     )
+
+
+def fastest_line_s(groups: Sequence[Group], physics: EnginePhysics, unfinished_max: int) -> float:
+    """Seconds until the last group ended if every rollout had an engine to itself and lost no page.
+
+    Groups are opened in their order, at most `unfinished_max` at once, each as soon as there is a place
+    (the first come, first served queue with so many servers; longer services never end it sooner). No
+    schedule that opens them so is faster, however many engines there are: tools and the decode steps of
+    the slowest member bound it, not packing.
+    """
+    ends = [0.0] * unfinished_max
+    for group in groups:
+        heapreplace(ends, ends[0] + max(_alone_s(one, physics) for one in group))
+    return max(ends)
+
+
+def _alone_s(one: Trajectory, physics: EnginePhysics) -> float:
+    """Tools, decode steps and later prompts of a rollout beside nobody; a sibling computed the first."""
+    seconds = 0.0
+    for index, (prompt, turn) in enumerate(one.with_prompts()):
+        n = turn.output_tokens
+        seconds += n * physics.step_floor_s + physics.kv_read_s(n * prompt + n * (n - 1) // 2)
+        if index > 0:
+            seconds += physics.prefill_after_s(turn.new_tokens, prompt - turn.new_tokens)
+        if index < len(one.turns) - 1:
+            seconds += turn.tool_s
+    return seconds
 
 
 def _add(total: _Work, group: Group, physics: EnginePhysics) -> None:

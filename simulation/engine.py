@@ -105,6 +105,8 @@ class ModelledEngine:
         """Begin, steps, first KV tokens, sequences, end of the decode steps under way."""
         self._is_idle = True
         self._next_physics = model.physics
+        self._kv: int | None = None
+        """What `_kv_tokens` says, carried over the steps; None when who decodes has changed."""
 
     @property
     def gaps(self) -> GapHistory:
@@ -231,11 +233,11 @@ class ModelledEngine:
         if self._is_dirty:
             self._is_dirty = False
             self._admit()
-        self._make_room_for_growth()
+        wanted = self._make_room_for_growth()
         if self.prefilling:
             self._prefill_step()
         elif self.decoding:
-            self._decode_steps()
+            self._decode_steps(wanted or self._fitting_steps())
         else:
             self._is_idle = True
 
@@ -259,6 +261,8 @@ class ModelledEngine:
 
     def _kv_tokens(self) -> int:
         """KV of the decoding sequences as the next step reads it, shared prefixes once."""
+        if self._kv is not None:
+            return self._kv
         total = 0
         seen: set[int] = set()
         for stream in self.decoding:
@@ -267,10 +271,10 @@ class ModelledEngine:
             if id(prefix) in seen:
                 total -= prefix.tokens
             seen.add(id(prefix))
+        self._kv = total
         return total
 
-    def _decode_steps(self) -> None:
-        steps = self._fitting_steps(min(stream.output_left for stream in self.decoding))
+    def _decode_steps(self, steps: int) -> None:
         sequences = len(self.decoding)
         kv = self._kv_tokens()
         now = self.clock.now
@@ -280,15 +284,21 @@ class ModelledEngine:
 
     def _pages_to_grow(self, steps: int) -> int:
         """Free pages that so many decode steps take."""
-        pages_for = self.device.pages_for
-        return sum(pages_for(s, s.prompt + s.sampled + steps) - s.pages for s in self.decoding)
+        device, total = self.device, 0
+        for stream in self.decoding:
+            context = stream.prompt + stream.sampled + steps
+            if context > stream.holds_up_to:
+                total += device.pages_for(stream, context) - stream.pages
+        return total
 
-    def _fitting_steps(self, wanted: int) -> int:
-        """As many of the wanted steps as there is room for; at least one fits."""
+    def _wanted_steps(self) -> int:
+        """Until the next turn ends."""
+        return min([stream.output_left for stream in self.decoding])
+
+    def _fitting_steps(self) -> int:
+        """As many steps as there is room for until the next turn ends; at least one fits."""
         free = self.device.free
-        if self._pages_to_grow(wanted) <= free:
-            return wanted
-        low, high = 1, wanted
+        low, high = 1, self._wanted_steps()
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._pages_to_grow(middle) <= free else (low, middle - 1)
@@ -305,25 +315,31 @@ class ModelledEngine:
         counts.steps += steps
         counts.busy_s += seconds
         counts.decoding_s += seconds * sequences
-        for stream in self.decoding:
-            self._grow(stream, steps)
+        self._grow(steps)
 
-    def _grow(self, stream: Stream, tokens: int) -> None:
-        if stream.oldest_version is None:
-            stream.oldest_version = self.version
-        stream.newest_version = self.version
-        stream.sampled += tokens
-        stream.output_left -= tokens
+    def _grow(self, steps: int) -> None:
+        """Every decoding sequence sampled so many tokens."""
+        version, device = self.version, self.device
+        tokens = steps * len(self.decoding)
         self.counts.sampled_tokens += tokens
-        context = stream.prompt + stream.sampled
-        stream.cached = stream.computed = context
-        if context > stream.holds_up_to:
-            self.device.hold(stream, context)
+        if self._kv is not None:
+            self._kv += tokens
+        for stream in self.decoding:
+            if stream.oldest_version is None:
+                stream.oldest_version = version
+            stream.newest_version = version
+            stream.sampled += steps
+            stream.output_left -= steps
+            context = stream.prompt + stream.sampled
+            stream.cached = stream.computed = context
+            if context > stream.holds_up_to:
+                device.hold(stream, context)
 
     def _end_turns(self) -> None:
         done = [stream for stream in self.decoding if stream.output_left == 0]
         if not done:
             return
+        self._kv = None
         self.decoding = [stream for stream in self.decoding if stream.output_left > 0]
         self._is_dirty = True
         for stream in done:
@@ -376,8 +392,7 @@ class ModelledEngine:
             counts.prefill_steps += 1
             counts.busy_s += seconds
             counts.decoding_s += seconds * len(self.decoding)
-            for stream in self.decoding:
-                self._grow(stream, 1)
+            self._grow(1)
         for stream, tokens in chunks:
             if stream.phase is not Phase.PREFILL:
                 continue
@@ -392,6 +407,7 @@ class ModelledEngine:
             if stream.cached >= stream.prompt + stream.sampled and stream.prefix.is_computed:
                 stream.phase = Phase.DECODE
                 self.decoding.append(stream)
+                self._kv = None
             else:
                 still.append(stream)
         self.prefilling = still
@@ -464,20 +480,24 @@ class ModelledEngine:
 
         self.clock.at(there_at, done)
 
-    def _make_room_for_growth(self) -> None:
-        """Evict for all steps up to the next end of a turn; retract when not even one step fits."""
+    def _make_room_for_growth(self) -> int:
+        """Evict for all steps up to the next end of a turn; retract when not even one step fits.
+
+        How many steps that is, when there was room for all; else 0.
+        """
         while self.decoding:
-            wanted = min(stream.output_left for stream in self.decoding)
+            wanted = self._wanted_steps()
             short = self._pages_to_grow(wanted) - self.device.free
             if short <= 0:
-                return
+                return wanted
             self.room.make_room_for_growth(self.clock.now, short)
             if self._pages_to_grow(1) <= self.device.free:
-                return
+                return 0
             if len(self.decoding) + len(self.prefilling) + len(self.fetching) > 1:
                 self._retract()
             elif not self.room.unpin(self.clock.now):
                 raise RuntimeError(f"{self.name}: one context does not fit on the device")
+        return 0
 
     def _retract(self) -> None:
         """The loser goes back to the queue, without its pages, with its place in the order."""
@@ -500,6 +520,7 @@ class ModelledEngine:
     def _take_slot(self, stream: Stream) -> None:
         self.fetching.pop(stream.key, None)
         self.decoding = [one for one in self.decoding if one is not stream]
+        self._kv = None
         self.prefilling = [one for one in self.prefilling if one is not stream]
 
 

@@ -16,9 +16,10 @@ from scheduler.core.strategies.venus import Venus
 from simulation.engine import ModelledEngine
 from simulation.plan import CannotModel, Course, Draw, Groups, PlannedGroup, PlanPool, PlanTooLarge
 from simulation.rates import Crowd, Waits
+from simulation.runs import Setup
 from simulation.stream import Stream
 from simulation.workload.trajectory import Trajectory
-from simulation.world import Setup, World
+from simulation.world import World
 
 EVENTS_MAX: Final = 2_000_000
 """Facts of one replica: minutes of one core, beyond what a plan may cost."""

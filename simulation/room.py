@@ -10,8 +10,7 @@ from typing import Final
 
 from kv.eviction import victims
 from kv.gaps import GapHistory, is_worth_keeping, room_value
-from kv.ranks import class_of
-from kv.residency import choose
+from kv.residency import choose, order_of
 from kv.rules import Eviction, Gaps, KvRules
 from kv.ttl import ttl_s
 from simulation.device import Device
@@ -56,7 +55,7 @@ class Room:
     def make_room_for_growth(self, now: float, short: int) -> None:
         """Evict so many pages from whoever does not run, as far as there is anybody."""
         if short > 0:
-            self._evict(short, victims(self._holders(now, None), self.rules.eviction))
+            self._evict(short, self._victims(self._holders(now, None)))
 
     def pin(self, now: float, stream: Stream) -> None:
         """A gap began: under a rule with a time to live its pages are pinned that long."""
@@ -103,7 +102,7 @@ class Room:
         device = self.device
         claimants = [s for s in self.streams.values() if s.pages and s.phase is Phase.GAP]
         claimants.extend(waiting)
-        claimants.sort(key=_by_claim)
+        claimants.sort(key=order_of(self.rules))
         seen: set[int] = set()
         held = self._held_by(active, seen)
         full_s = self.physics.decode_step_s(self.physics.kv_capacity_tokens)
@@ -192,6 +191,9 @@ class Room:
             and not stream.is_active
         ]
 
+    def _victims(self, holders: Sequence[Stream]) -> list[Stream]:
+        return victims(holders, self.rules.eviction, demotes=self.rules.demotion)
+
     def _make_room(self, now: float, stream: Stream, reserve: int) -> bool:
         """Free what a turn needs by evicting whoever the rule names first.
 
@@ -205,7 +207,7 @@ class Room:
             holders = self._holders(now, stream)
             if _freeable(holders, stream) < short:
                 return False
-            self._evict(short, victims(holders, self.rules.eviction))
+            self._evict(short, self._victims(holders))
 
     def _evict_for(self, admitted: Sequence[Stream], low: Sequence[Stream]) -> None:
         """Free what these turns need together, as far as there is anybody."""
@@ -245,8 +247,3 @@ def _freeable(holders: Sequence[Stream], claimant: Stream) -> int:
         if left[id(prefix)] == 0 and prefix is not claimant.prefix:
             total += prefix.pages
     return total
-
-
-def _by_claim(stream: Stream) -> tuple[int, bool, int, int]:
-    """By class; in a class those with pages first, or turns would push each other out for nothing."""
-    return class_of(stream.rank), stream.pages == 0, stream.rank, stream.key

@@ -123,16 +123,26 @@ class Dial:
             raise VenusError(f"no key: give api_key or set {KEY_VARIABLE}")
         if not key.isascii() or not key.isprintable():
             raise UsageError("the key holds characters that no API key has")
-        try:
-            httpx.URL(self.address)
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise UsageError(f"{self.address[:200]!r} is no address: {error}") from error
+        _check_address(self.address)
         return {
             "base_url": self.address,
             "headers": {"Authorization": f"Bearer {key}"},
             "timeout": httpx.Timeout(self.timeout_s, connect=min(self.timeout_s, 10.0)),
             "verify": _trusted(),
         }
+
+
+def _check_address(address: str) -> None:
+    """Refuse what no server can have: such a name would only fail after every retry."""
+    try:
+        url = httpx.URL(address)
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise UsageError(f"{address[:200]!r} is no address: {error}") from error
+    if url.scheme not in ("http", "https"):
+        raise UsageError(f"{address[:200]!r} is no address: it begins with http:// or https://")
+    # httpx escapes what a host's name cannot hold instead of refusing it.
+    if not url.host or "%" in url.raw_host.decode("ascii"):
+        raise UsageError(f"{address[:200]!r} is no address: its host is no name")
 
 
 @cache

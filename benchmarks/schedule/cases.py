@@ -191,10 +191,10 @@ def quality_entries() -> list[Entry]:
 def ranked_entries(regime: Regime) -> list[tuple[int, Entry]]:
     """Every entry of a cell with the wave in which it runs: what a short run needs comes first."""
     first = [VENUS, *(main_entry(strategy, regime) for strategy in COMPARED)]
-    second = [UNPREDICTED, ORACLE, ENDLESS, *tuned_entries(), RANDOM]
+    second = [ORACLE, ENDLESS, *tuned_entries(), RANDOM]
     third = apart_entries(regime)
     if regime.name in ABLATED:
-        third += [entry for entry in ablation_entries() if entry != UNPREDICTED]
+        third += ablation_entries()
         third += quality_entries()
     waves = ((0, first), (1, second), (2, third))
     return [(wave, entry) for wave, entries in waves for entry in entries]

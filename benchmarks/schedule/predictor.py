@@ -45,7 +45,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class NoisyPredictor:
-    """An estimator for `simulation.world.Setup`."""
+    """An estimator for `simulation.runs.Setup`."""
 
     seed: int
     sigma: float

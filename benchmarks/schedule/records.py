@@ -75,6 +75,8 @@ class Record:
     async_ratio: float = 0.0
     max_staleness: int = 0
     """What bound this run."""
+    line_s: float = 0.0
+    """A step, if every rollout had an engine to itself: what the run's a alone allows."""
     cpu_s: float = 0.0
     source: str = ""
     fixed: str = ""

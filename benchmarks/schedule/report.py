@@ -113,11 +113,13 @@ def _checks(checks: Sequence[Check]) -> str:
 def _legend() -> str:
     return (
         "Seconds a step are the makespan over batches: median and worst of the seeds. `/ bound` is the "
-        "median ratio to perfect packing: no scheduler can gain more than that on it. `venus x`: how many "
-        "times as fast `venus` is. Wait: mean seconds from opening to completion, groups whose longest "
-        "member is in the shortest and the longest quarter. Wasted: sampled and given up; recomputed: "
-        "prefilled again; both in million tokens. **Beyond** in the last column: holds more or older "
-        "groups than the regime allows and is not compared with.\n"
+        "median ratio to perfect packing: no scheduler can gain more than that on it. The second bound "
+        "of a cell is what its unfinished groups allow: no scheduler is faster than that either, with "
+        "however many engines. `venus x`: how many times as fast `venus` is. Wait: mean seconds from "
+        "opening to completion, groups whose longest member is in the shortest and the longest quarter. "
+        "Wasted: sampled and given up; recomputed: prefilled again; both in million tokens. **Beyond** "
+        "in the last column: holds more or older groups than the regime allows and is not compared with."
+        "\n"
     )
 
 
@@ -133,10 +135,20 @@ def _cell(cell: Cell, rows: Mapping[str, Row]) -> str:
     shown.sort(key=lambda row: (not row.is_within, row.step_s, row.name))
     if not shown:
         return f"### {cell.title}\n"
-    bound = shown[0].step_s / shown[0].ratio
     seeds = max(len(row.records) for row in shown)
-    text = f"### {cell.title}\n\nBound {bound:.0f} s a step, up to {seeds} seeds, simulated.\n\n"
+    bounds = _bounds(rows.get(VENUS.name) or shown[0])
+    text = f"### {cell.title}\n\n{bounds}Up to {seeds} seeds, simulated.\n\n"
     return text + _grid(_HEAD, (_row(row, rows.get(VENUS.name)) for row in shown))
+
+
+def _bounds(row: Row) -> str:
+    """What no schedule beats: packing, and the line of unfinished groups, each over the seeds."""
+    packing = ", ".join(f"{one.bound_s:.0f}" for one in row.records)
+    line = ", ".join(f"{one.line_s:.0f}" for one in row.records)
+    return (
+        f"Bound by seed: {packing} s a step; every rollout alone on an engine, a = "
+        f"{row.first.async_ratio:g}: {line} s. "
+    )
 
 
 def _row(row: Row, venus: Row | None) -> tuple[str, ...]:

@@ -211,6 +211,7 @@ def _fold_rollout(
             _finish_turn(run, found, event)
         case SandboxReady():
             hold_sandbox(job, rollout)
+            order.note_task(run, job, group, event.task)
             placement.wait_for_place(job, rollout)
             run.touch(job)
         case TryFailed():

@@ -49,7 +49,7 @@ def close_rollout_record(
     )
     rollout.oldest_version = event.oldest_version
     if not rollout.is_lost:
-        job.history.add_rollout(event.turns, event.sampled_tokens, rollout.tool_s)
+        job.history.add_rollout(event.turns, event.sampled_tokens, rollout.tool_s, group.task)
         job.engine_losses = 0
         count_try(run, job, failure=None)
     group.progress_at = run.now

@@ -18,6 +18,7 @@ from typing import Final
 from domain.ids import EVALUATION_ORDINAL_BASE
 from domain.plan import Mechanism, Order
 from kv.ranks import RankClass, compose
+from scheduler.core.history import Known
 from scheduler.core.records import Entry, GroupPhase, GroupRecord, JobRecord, RolloutRecord
 from scheduler.core.state import Pass
 
@@ -61,8 +62,8 @@ def eta_s(job: JobRecord, group: GroupRecord) -> float:
     """Estimated seconds to the end of the slowest unfinished member; 0 when only verdicts miss.
 
     A learned estimate speaks for its rollout. Of the others the one with the fewest turns is the
-    slowest: finished siblings say how many turns to expect, before any the plan's prior does. With the
-    predictor switched off only the prior speaks.
+    slowest: finished siblings and earlier groups of the task say how many turns to expect, before any
+    the job's history. With the predictor switched off only the plan's prior speaks.
     """
     is_predicting = job.plan.scheduling.has(Mechanism.PREDICTOR)
     least, ended, count, learned_s = -1, 0, 0, 0.0
@@ -78,8 +79,8 @@ def eta_s(job: JobRecord, group: GroupRecord) -> float:
         return learned_s
     if not is_predicting:
         return job.history.prior_s(least, job.plan.expected_turns)
-    expected = round(ended / count) if count else job.plan.expected_turns
-    return max(learned_s, job.history.remaining_s(least, expected))
+    known = Known(group.task, ended, count)
+    return max(learned_s, job.history.remaining_s(least, job.plan.expected_turns, known))
 
 
 def need(job: JobRecord) -> int:
@@ -278,6 +279,13 @@ def note_progress(run: Pass, job: JobRecord, group: GroupRecord) -> None:
     if job.rules.value(job, group) != group.value:
         job.roster.unranked[group.group_id] = None
         run.unranked[job.plan.job_id] = None
+
+
+def note_task(run: Pass, job: JobRecord, group: GroupRecord, task: int | None) -> None:
+    """The first sandbox of a group says which task it works on: earlier groups of it tell its length."""
+    if task is not None and group.task is None:
+        group.task = task
+        note_progress(run, job, group)
 
 
 def note_restart(run: Pass, job: JobRecord, group: GroupRecord) -> None:

@@ -7,7 +7,7 @@ records are plain data; the rules that change them live in the module named afte
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from domain.events import Remaining
 from domain.ids import AttemptId, GroupId, HostId, RolloutId
@@ -16,9 +16,7 @@ from domain.policy import PolicyRef
 from domain.states import INFRASTRUCTURE_ENDS, Desired, End, HostKind, JobState, Purpose
 from scheduler.core.forecast import NO_START, Pace, Start
 from scheduler.core.history import History
-
-if TYPE_CHECKING:
-    from scheduler.core.strategies.rules import Rules
+from scheduler.core.rules import Rules
 
 LOST_ENDS: Final = INFRASTRUCTURE_ENDS | {End.CANCELLED}
 """Ends whose rollouts have no trajectory that could be trained or scored."""
@@ -120,6 +118,8 @@ class GroupRecord:
     opened_at_step: int
     rollouts: list[RolloutRecord]
     phase: GroupPhase = GroupPhase.OPEN
+    task: int | None = None
+    """Number of its task (`SandboxReady.task`); None until it is told."""
     node: HostId | None = None
     engine: HostId | None = None
     grade_epoch: int = 0
@@ -373,7 +373,7 @@ class JobRecord:
     fitting: dict[int, list[HostRecord]] = field(default_factory=dict)
     """Of them, those that may run training rollouts sampled with at least this version."""
 
-    rules: "Rules" = field(init=False)
+    rules: Rules = field(init=False)
     """Of the job's strategy, with its soft state."""
 
     def __post_init__(self) -> None:

@@ -159,6 +159,7 @@ def _restore_group(run: Pass, job: JobRecord, row: RestoredGroup) -> None:
         rollouts=[_rollout(run, member) for member in _members(row)],
         grade_epoch=row.grade_epoch,
         progress_at=run.now,
+        task=row.task,
     )
     assert [r.index for r in group.rollouts] == list(range(row.size)), row.group_id
     if row.assigned_position is not None and row.graded is not None:

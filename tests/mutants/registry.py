@@ -34,7 +34,6 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
-    is_slow: bool = False
 
 
 MUTANTS: Final = (
@@ -44,7 +43,6 @@ MUTANTS: Final = (
         "leader.term < self.highest_term",
         "leader.term < 0",
         ("tests/integration/infra/test_link.py::test_host_that_served_a_newer_term_obeys_no_older_leader",),
-        is_slow=True,
     ),
     Mutant(
         "no hop fence",
@@ -73,7 +71,6 @@ MUTANTS: Final = (
         "total -= prefix.tokens",
         "total -= 0",
         ("tests/unit/simulation/test_golden.py::test_a_prefix_of_two_rollouts_is_computed_held_and_read_once",),
-        is_slow=True,
     ),
     Mutant(
         "promotion off by one",
@@ -102,7 +99,6 @@ MUTANTS: Final = (
         "min(known",
         "max(known",
         (f"{CORE}/test_batches.py", f"{CORE}/test_order.py"),
-        is_slow=True,
     ),
     Mutant(
         "double assignment",
@@ -117,7 +113,6 @@ MUTANTS: Final = (
         "groups.training < alive_max(job, version) and groups.unfinished < open_max(job)",
         "groups.training < 99",
         (f"{CORE}/test_pacing.py::test_groups_start_within_both_bounds",),
-        is_slow=True,
     ),
     Mutant(
         "starvation",
@@ -125,15 +120,13 @@ MUTANTS: Final = (
         "job.committed - step >= AGEING_BATCHES",
         "job.committed - step >= 10**6",
         (f"{CORE}/test_order.py::test_a_starved_group_becomes_critical_after_a_number_of_batches",),
-        is_slow=True,
     ),
     Mutant(
         "unstable tie",
-        "scheduler.core.strategies.rules:least_loaded",
+        "scheduler.core.rules:least_loaded",
         "(engine.load, engine.host_id)",
         "(engine.load, hash(engine.host_id))",
         ("tests/property/test_determinism.py::test_three_hash_seeds_give_the_same_commands",),
-        is_slow=True,
     ),
 )  # fmt: skip
 

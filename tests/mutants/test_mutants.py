@@ -12,11 +12,6 @@ from tests.mutants.registry import CALLS_VARIABLE, MUTANTS, NAME_VARIABLE, Mutan
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CASES = [
-    pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] if mutant.is_slow else [])
-    for mutant in MUTANTS
-]
-
 
 def outcomes(tests: list[str], environ: dict[str, str]) -> dict[str, int]:
     """Run tests in a process of their own."""
@@ -35,12 +30,13 @@ def outcomes(tests: list[str], environ: dict[str, str]) -> dict[str, int]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_code(mutant: Mutant) -> None:
-    """Also of those that only the slow tests kill: code that moved on takes its mutant along."""
+    """Among the quick tests, unlike the killing: code that moved on takes its mutant along."""
     compile(source_of(mutant), mutant.name, "exec")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mutant", CASES)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_called_and_killed(mutant: Mutant, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     environ = {NAME_VARIABLE: mutant.name, CALLS_VARIABLE: str(calls)}

@@ -140,7 +140,7 @@ class World:
     def _start(self, one: Engine, tenant: str, name: str, tokens: list[int]) -> None:
         namespace = self._namespace(tenant)
         lease = one.table.open(RolloutId(name), namespace, tokens, self.now)
-        lease.trajectory.rank = float(self.rng.randrange(5))
+        lease.trajectory.rank = self.rng.randrange(5)
         assert lease.length < len(tokens)
         turn = Turn(lease, tokens, self._computed(lease, tokens, lease.length))
         one.turns.append(turn)
@@ -288,7 +288,7 @@ class World:
 
     def _rerank(self, one: Engine) -> bool:
         for trajectory in one.table.tree.trajectories.values():
-            trajectory.rank = float(self.rng.randrange(5))
+            trajectory.rank = self.rng.randrange(5)
             trajectory.is_low = self.rng.random() < 0.5
         return True
 

@@ -1,6 +1,7 @@
 """Modelled engines under random work (`yards.py`), by all combinations of rules and tiers."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -13,6 +14,9 @@ RULES: Final = (
     PLAIN,
     KvRules(queue=Queue.RANK),
     KvRules(queue=Queue.RANK, gaps=Gaps.TTL),
+    replace(RANKED, demotion=False),
+    replace(RANKED, queue=Queue.ARRIVAL),
+    replace(RANKED, queue=Queue.ARRIVAL, demotion=False),
 )
 
 LEAST: Final = {
@@ -34,7 +38,7 @@ def played(seeds: range, steps: int) -> Counter[str]:
 
 
 def test_pages_add_up_nobody_is_passed_over_and_every_turn_ends() -> None:
-    counts = played(range(40), 600)
+    counts = played(range(64), 600)
     assert {name: n for name, n in LEAST.items() if counts[name] < n} == {}, counts
 
 

@@ -283,7 +283,8 @@ def test_the_mutant_that_grants_gangs_in_halves_is_killed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(gangs, "missing_now", without_engines)
     monkeypatch.setattr(gangs._Line, "engines_for", what_is_left)
-    with pytest.raises(AssertionError, match="holds half a gang"):
+    # What a gang lacks in engines hides what it lacks in sandboxes: either invariant may fall first.
+    with pytest.raises(AssertionError, match="holds half a gang|more guaranteed sandboxes"):
         run_machine(examples=200, steps=40)
 
 

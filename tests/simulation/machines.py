@@ -32,7 +32,7 @@ from domain.events import (
 from domain.ids import AttemptId, CheckpointId, GroupId, HostId, RolloutId
 from domain.policy import PolicyRef
 from domain.states import End, HostKind, Purpose
-from tests.simulation.rows import LeaseRow, RolloutRow
+from tests.simulation.rows import LeaseRow, RolloutRow, task_of
 
 if TYPE_CHECKING:
     from tests.simulation.driver import World
@@ -301,7 +301,8 @@ class Node(Machine):
         def done() -> None:
             for rollout, try_ in command.members:
                 self.holds[rollout, try_] = None
-                self.send(SandboxReady(rollout, try_, self.host_id, self.epoch))
+                task = task_of(command.group_id)
+                self.send(SandboxReady(rollout, try_, self.host_id, self.epoch, task))
 
         self.after(self.world.workload.fork_s, done)
 

@@ -17,6 +17,7 @@ from domain.events import (
     StateRestored,
 )
 from domain.ids import (
+    EVALUATION_ORDINAL_BASE,
     AttemptId,
     GroupId,
     HostId,
@@ -24,13 +25,18 @@ from domain.ids import (
     RolloutId,
     attempt_of,
     group_of,
+    ordinal_of,
     rollout_id,
+    task_ordinal,
 )
 from domain.plan import JobPlan
 from domain.policy import PolicyRef
 from domain.states import TERMINAL, Desired, DropReason, End, HostKind, JobState, Purpose, trained
 
 PENDING = "pending"
+
+TASKS = 5
+"""Of a job; few, so that they come again within a run."""
 
 
 @dataclass(slots=True)
@@ -270,8 +276,15 @@ class Rows:
         )
 
 
+def task_of(group: GroupId) -> int | None:
+    """Number of a group's task: training tasks come again every few groups, repeats are of one task."""
+    ordinal = ordinal_of(group)
+    return None if ordinal >= EVALUATION_ORDINAL_BASE else task_ordinal(ordinal) % TASKS
+
+
 def _restored_group(group: GroupRow) -> RestoredGroup:
     return RestoredGroup(
+        task=task_of(group.opened.group_id),
         group_id=group.opened.group_id,
         purpose=group.opened.purpose,
         size=group.opened.size,

@@ -7,9 +7,10 @@ from typing import Any, Final
 from benchmarks.fixed import fixed
 from domain.plan import Scheduling, StrategyName
 from simulation.faults import Faults
+from simulation.runs import Setup
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 from simulation.workload.workload import Workload, WorkloadShape
-from simulation.world import Setup, World
+from simulation.world import World
 from tests.simulation.plans import plan
 
 BATCH: Final = 3

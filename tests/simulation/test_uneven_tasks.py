@@ -9,10 +9,11 @@ from benchmarks.fixed import fixed
 from benchmarks.schedule.cases import Case, Cell, Entry
 from benchmarks.schedule.run import plan_of
 from domain.plan import StrategyName
+from simulation.runs import Outcome, Setup
 from simulation.workload.generator import fitted_bases
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 from simulation.workload.workload import Workload
-from simulation.world import Outcome, Setup, World
+from simulation.world import World
 
 STEPS = 16
 BATCH = 4

@@ -6,7 +6,8 @@ import pytest
 
 from domain.plan import StrategyName
 from simulation.faults import EngineLoss, Faults, FaultShape, Slowness, draw_faults
-from simulation.world import Outcome, World
+from simulation.runs import Outcome
+from simulation.world import World
 from tests.simulation.small import BATCH, ENGINES, STEPS, world
 
 HORIZON_S: Final = 2_000.0

@@ -5,16 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
-from domain.plan import (
-    EXPECTED_TURNS,
-    AfterTries,
-    JobPlan,
-    Mechanism,
-    OnNoSignal,
-    Order,
-    Scheduling,
-    StrategyName,
-)
+from domain.plan import EXPECTED_TURNS, AfterTries, JobPlan, OnNoSignal
+from domain.spec_parts import EngineRange, SchedulingUse
 from infra.codec import convert
 from simulation.declared import Bounds
 
@@ -39,16 +31,6 @@ class _Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scheduling:
-    max_staleness: int
-    order: Order
-    async_ratio: float
-    strategy: StrategyName = StrategyName.VENUS
-    off: tuple[Mechanism, ...] = ()
-    knobs: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class _Environment:
     ref: str
     max_turns: int | None = None
@@ -61,14 +43,8 @@ class _Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
-    min: int
-    max: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Resources:
-    rollout_gpus: _Range
+    rollout_gpus: EngineRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +59,7 @@ class PlannedSpec:
     model: _Model
     environments: tuple[_Environment, ...]
     rollout: _Rollout
-    scheduling: _Scheduling
+    scheduling: SchedulingUse
     resources: _Resources
     stop: _Stop
     evaluation: Mapping[str, Any] | None = None
@@ -137,9 +113,5 @@ def job_plan(spec: PlannedSpec, engines: int, base_step: int, steps: int) -> Job
         drain_s=1.0,
         retry_backoff_s=1.0,
         watchdog_s=WATCHDOG_S,
-        scheduling=Scheduling(
-            spec.scheduling.strategy,
-            spec.scheduling.off,
-            tuple(sorted(spec.scheduling.knobs.items())),
-        ),
+        scheduling=spec.scheduling.choice,
     )

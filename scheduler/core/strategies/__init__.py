@@ -9,10 +9,10 @@ engines obey is in `kv.rules`. The heart of each is in plain functions beside it
 from typing import Final
 
 from domain.plan import Scheduling, StrategyName
+from scheduler.core.rules import Rules
 from scheduler.core.strategies.aimd import Aimd
 from scheduler.core.strategies.orders import Longest, Oracle, Random
 from scheduler.core.strategies.rollflash import RollFlash
-from scheduler.core.strategies.rules import Rules
 from scheduler.core.strategies.slime import SlimeAsync, SlimeBounded, SlimeSync
 from scheduler.core.strategies.thunderagent import ThunderAgent
 from scheduler.core.strategies.ttl import Ttl

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from domain.ids import task_ordinal
 from scheduler.core.records import GroupPhase, GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.requeue import drop_and_queue_again, lag
-from scheduler.core.strategies.rules import Rules, least_loaded
+from scheduler.core.rules import Rules, least_loaded
 
 if TYPE_CHECKING:
     from scheduler.core.state import Pass

@@ -16,8 +16,8 @@ from domain.ids import AttemptId
 from domain.plan import Scheduling
 from kv.ranks import VALUE_SPAN
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
+from scheduler.core.rules import Rules, least_loaded
 from scheduler.core.state import Pass
-from scheduler.core.strategies.rules import Rules, least_loaded
 from scheduler.core.strategies.venus import Venus
 
 LENGTH_MAX: Final = 1_000_000

@@ -27,9 +27,9 @@ from scheduler.core import pacing
 from scheduler.core.failures import end_try
 from scheduler.core.records import GroupPhase, GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.requeue import drop_and_queue_again
+from scheduler.core.rules import Rules
 from scheduler.core.strategies.discarding import serves_newest
 from scheduler.core.strategies.episodes import EpisodeQueue
-from scheduler.core.strategies.rules import Rules
 
 if TYPE_CHECKING:
     from scheduler.core.state import Pass

@@ -8,8 +8,8 @@ from typing import Final
 from domain.plan import Mechanism, Scheduling
 from scheduler.core import migration, order
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
+from scheduler.core.rules import Rules
 from scheduler.core.state import Pass
-from scheduler.core.strategies.rules import Rules
 
 PRESSURE_STOP: Final = 2.0
 """Contexts in flight over the device tiers above which no further group starts: what waits is then as

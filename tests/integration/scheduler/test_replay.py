@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from domain.event_log import LogRecord
-from domain.events import GroupGraded, RolloutClosed, StateRestored, StepCommitted
+from domain.events import GroupGraded, RolloutClosed, SandboxReady, StateRestored, StepCommitted
+from domain.ids import GroupId, group_of
 from simulation.replay import __main__ as command
 from simulation.replay.compare import logs_of, replay
 from tests.support import requires
@@ -38,6 +39,8 @@ def store() -> Iterator[Path]:
         wait_until(lambda: files_of(logs), ENDS_WITHIN_S, "no segment came")
         query = "select count(*) from train_step where job_id = %s"
         wait_until(lambda: stack.query(query, job.id)[0][0] > 0, ENDS_WITHIN_S)
+        is_open = "select count(*) from rollout_group where job_id = %s and closed_at is null"
+        wait_until(lambda: stack.query(is_open, job.id)[0][0] > 0, ENDS_WITHIN_S)
         leader = stack.leader()
         assert leader is not None
         os.kill(leader.pid, signal.SIGKILL)
@@ -56,6 +59,21 @@ def test_both_terms_are_replayed_identically(
     said = capsys.readouterr().out
     assert said.count("identical: ") == 2
     assert "other code" not in said
+
+
+def test_each_group_is_recorded_with_its_task_which_a_new_leader_restores(store: Path) -> None:
+    entries = [entry for segment in segments_of(store) for entry in segment.entries]
+    told: dict[GroupId, int | None] = {}
+    restored: dict[GroupId, int | None] = {}
+    for event in (entry.event for entry in entries if isinstance(entry, LogRecord)):
+        if isinstance(event, SandboxReady):
+            told[group_of(event.rollout_id)] = event.task
+        elif isinstance(event, StateRestored):
+            restored.update((one.group_id, one.task) for job in event.jobs for one in job.groups)
+    assert told
+    assert restored
+    assert None not in told.values()
+    assert all(told.get(group, task) == task for group, task in restored.items())
 
 
 def test_the_second_term_opens_with_the_restored_job_and_sees_it_end(store: Path) -> None:

@@ -107,3 +107,27 @@ def test_a_repeat_of_an_ordinal_has_its_environment_and_its_task() -> None:
         first, again = group_id(ATTEMPT, ordinal), group_id(ATTEMPT, repeat)
         assert tasks.environment(again) == tasks.environment(first)
         assert tasks.task(again) == tasks.task(first)
+
+
+def test_a_task_has_one_number_in_all_epochs_and_repeats() -> None:
+    tasks = job(train=(5,))
+    numbers = [tasks.number(group_id(ATTEMPT, n)) for n in range(15)]
+    by_task: dict[str, set[int | None]] = {}
+    for (_, task), number in zip(trained(tasks, 15), numbers, strict=True):
+        by_task.setdefault(task, set()).add(number)
+    assert len(by_task) == 5
+    assert all(len(found) == 1 for found in by_task.values())
+    assert len(set(numbers)) == 5
+    again = repeat_of(3)
+    assert again is not None
+    assert tasks.number(group_id(ATTEMPT, again)) == numbers[3]
+
+
+def test_tasks_of_one_id_in_two_environments_are_told_apart() -> None:
+    book = TaskBook(7, shuffle=False, tasks=lines("same", 1))
+    tasks = JobTasks(7, (book, book), (), (1.0, 1.0))
+    assert len({tasks.number(group_id(ATTEMPT, n)) for n in range(20)}) == 2
+
+
+def test_evaluations_teach_the_core_no_task() -> None:
+    assert job().number(group_id(ATTEMPT, EVALUATION_ORDINAL_BASE)) is None

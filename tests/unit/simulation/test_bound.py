@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from simulation.bound import perfect_packing
+from simulation.bound import fastest_line_s, perfect_packing
 from simulation.physics import EnginePhysics, prefill_steps
 from simulation.workload.trajectory import Trajectory
 from tests.unit.simulation.machines import STEP_FLOOR_S, machines, physics, rollout
@@ -73,6 +73,16 @@ def test_syncs_that_may_follow_the_last_token_are_not_counted_beyond_what_follow
 
     assert stalled(5.0) == pytest.approx(3 * 5.0)
     assert stalled(100.0) == pytest.approx(100.0 + 14.0)
+
+
+def test_the_line_of_unfinished_groups_by_hand() -> None:
+    """Steps of `STEP_FLOOR_S` and reads of 0.01 s a token; the third group follows the shorter one."""
+    short, long = (rollout((4, 2)),), (rollout((4, 1)), rollout((4, 6)))
+    short_s = 2 * STEP_FLOOR_S + (4 + 5) * 0.01
+    long_s = 6 * STEP_FLOOR_S + sum(4 + i for i in range(6)) * 0.01
+    assert fastest_line_s([short], physics(), 1) == pytest.approx(short_s)
+    assert fastest_line_s([long, short, short], physics(), 2) == pytest.approx(long_s)
+    assert fastest_line_s([long, short, short], physics(), 1) == pytest.approx(long_s + 2 * short_s)
 
 
 def test_siblings_with_different_prompts_are_a_mistake() -> None:

@@ -4,6 +4,7 @@ With the round numbers of `machines.physics` a step's floor is 2 s, reading KV i
 prefill of n tokens that attend to c on average takes n x (2 x 50 + 4 x c) / 100 = n x (1 + 0.04 c) s.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -197,3 +198,33 @@ def test_a_sibling_takes_over_the_prefix_of_one_that_left() -> None:
     yard.run()
     assert [name for name, _ in yard.sampled_at] == [sibling.rollout_id]
     assert yard.sampled_at[0][1] == pytest.approx(85_936.08 + 339_644.32 + 42.96, abs=1e-6)
+
+
+@pytest.mark.parametrize("demotes", [True, False], ids=["demotion", "no demotion"])
+def test_high_demand_above_the_device_costs_a_context_only_without_demotion(demotes: bool) -> None:
+    """A and B, in their tools, hold 150 + 1 of 400 pages each; C needs 100 + 1. All are critical.
+
+    C's claim is 101 pages, 16 of growth and 11 % of the device (44): 161 against the 98 left. With
+    demotion C is the one that becomes low: it waits until A has ended, and nothing is computed twice.
+    Without, it is 3 pages short and takes them from the least recently used: A, the best-ranked, loses
+    its page of output and with it the prompt that nobody else holds, 2,400 + 4 tokens.
+    """
+    yard = Yard()
+    engine = yard.engine(replace(RANKED, demotion=demotes))
+    first, second = (
+        yard.stream(prefix_of(n, 2_400), (2_400, 4), (4, 4), rank=RankClass.CRITICAL, tool_s=1e9)
+        for n in range(2)
+    )
+    late = yard.stream(prefix_of(2, 1_600), (1_600, 4), rank=RankClass.CRITICAL)
+    yard.begin(engine, first)
+    yard.begin(engine, second)
+    while not first.phase is second.phase is Phase.GAP:
+        assert yard.clock.run_next()
+    assert engine.device.free == 400 - 2 * 151
+    yard.begin(engine, late)
+    while first.phase is Phase.GAP and late.phase is not Phase.ENDED:
+        assert yard.clock.run_next()
+    assert (first.pages, late.phase) == ((1, Phase.WAITING) if demotes else (0, Phase.ENDED))
+    assert second.pages == 1
+    yard.run()
+    assert engine.counts.recomputed_tokens == (0 if demotes else 2_404)

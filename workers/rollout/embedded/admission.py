@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kv.gaps import GapHistory, is_worth_keeping
-from kv.residency import Choice, choose
+from kv.residency import Choice, choose, order_of
 from kv.rules import Eviction, Gaps, KvRules, Queue
 from kv.ttl import ttl_s
-from workers.rollout.embedded.pages.nodes import Lease, Node, Trajectory, pages_for
+from workers.rollout.embedded.pages.nodes import WORST_RANK, Lease, Node, Trajectory, pages_for
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.turns import Running, Ticket
 
@@ -36,11 +36,15 @@ ANY_TOOL: Final = "any"
 
 @dataclass(slots=True, eq=False)
 class Claimant:
-    """A waiting turn, or the pages of a rollout whose tool runs."""
+    """A waiting turn, or the pages of a rollout whose tool runs, as `kv.residency` looks at them."""
 
-    order: tuple[float, bool, int, str]
+    key: int
+    rank: int
+    arrival: int
     trajectory: Trajectory | None
-    ticket: Ticket | None = None
+    ticket: Ticket | None
+    pages: int
+    last_used: float
 
     @property
     def is_waiting(self) -> bool:
@@ -59,23 +63,20 @@ class Admission:
     """Measured seconds of computing a page anew."""
     usual_wait_s: float = 0.0
 
-    def queue_key(self, ticket: Ticket) -> tuple[float, int]:
-        """Order in which waiting turns get slots."""
-        return ticket.order if self.rules.queue is Queue.RANK else (0.0, ticket.arrival)
+    def queue_key(self, ticket: Ticket) -> tuple[int, int]:
+        """Order in which waiting turns get slots and prefill."""
+        return ticket.order if self.rules.queue is Queue.RANK else (0, ticket.arrival)
 
     def admitted(
         self, now: float, waiting: Iterable[Ticket], running: Sequence[Running], slots_free: int
     ) -> list[Ticket]:
         """The turns that start now, best first; marks who is `low_ref` until the next snapshot."""
         ordered = sorted(waiting, key=self.queue_key)
-        room = self._room(running)
-        if self.rules.eviction is Eviction.RECENCY:
-            choice = choose(map(self._plain, ordered), self._claim(now), room, slots_free)
-        else:
-            claimants = [*map(self._waiting, ordered), *self._gaps()]
-            claimants.sort(key=lambda one: one.order)
-            choice = choose(claimants, self._claim(now), room, slots_free)
-            self._mark(choice)
+        room, claimants = self._room(running), self._claimants(ordered)
+        if self.rules.eviction is Eviction.CLASSES:
+            claimants.sort(key=order_of(self.rules))
+        choice = choose(claimants, self._claim(now), room, slots_free)
+        self._mark(choice)
         admitted = [one.ticket for one in choice.admitted if one.ticket is not None]
         if not admitted and not running and slots_free and ordered:
             return ordered[:1]
@@ -104,20 +105,18 @@ class Admission:
         back_s = pages * self.page_s
         return ttl_s(tuple(self.gaps.every.recent), back_s, self.usual_wait_s, self.rules.ttl)
 
-    def _plain(self, ticket: Ticket) -> Claimant:
-        return Claimant((0.0, False, ticket.arrival, ""), None, ticket)
-
-    def _waiting(self, ticket: Ticket) -> Claimant:
-        trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
-        order = (ticket.rank, not self._is_known(ticket), ticket.arrival, "")
-        return Claimant(order, trajectory, ticket)
-
-    def _gaps(self) -> list[Claimant]:
-        return [
-            Claimant((one.rank, False, 0, one.rollout_id), one)
-            for one in self.table.tree.trajectories.values()
-            if one.path and not one.leases
+    def _claimants(self, ordered: Sequence[Ticket]) -> list[Claimant]:
+        """Turns in the order of the queue; by class also the gaps behind them."""
+        trajectories = self.table.tree.trajectories
+        found = [
+            _claimant(key, one, trajectories.get(one.request.rollout_id))
+            for key, one in enumerate(ordered)
         ]
+        if self.rules.eviction is Eviction.CLASSES:
+            gaps = [one for one in trajectories.values() if one.path and not one.leases]
+            gaps.sort(key=lambda one: (one.rank, one.rollout_id))
+            found += [_claimant(key, None, one) for key, one in enumerate(gaps, len(found))]
+        return found
 
     def _claim(self, now: float) -> Callable[[Claimant], int | None]:
         seen: set[bytes | int] = set()
@@ -178,6 +177,20 @@ class Admission:
         for one in choice.low:
             if one.trajectory is not None:
                 one.trajectory.is_low = True
+
+
+def _claimant(key: int, ticket: Ticket | None, trajectory: Trajectory | None) -> Claimant:
+    path = [] if trajectory is None else trajectory.path
+    rank = WORST_RANK if trajectory is None else trajectory.rank
+    return Claimant(
+        key=key,
+        rank=rank if ticket is None else ticket.rank,
+        arrival=0 if ticket is None else ticket.arrival,
+        trajectory=trajectory,
+        ticket=ticket,
+        pages=len(path),
+        last_used=path[-1].last_used if path else 0.0,
+    )
 
 
 def _growth(running: Running) -> int:

@@ -36,7 +36,7 @@ from workers.rollout.embedded.passes import PAGES_STEP, Drawn, Passes
 from workers.rollout.embedded.rows import Rows
 from workers.rollout.embedded.shelf import LoadedAdapter
 from workers.rollout.embedded.turn_adapters import TurnAdapters
-from workers.rollout.embedded.turns import Ending, Record, Running, Ticket, result_of
+from workers.rollout.embedded.turns import Ending, Record, Running, Ticket, engine_rank, result_of
 from workers.rollout.guards import check
 
 WAITING_MAX: Final = 4096
@@ -109,7 +109,14 @@ class Core:
             self.counters.refused += 1
             raise
         self._arrivals += 1
-        ticket = Ticket(request, request.rank, self._arrivals, self.clock(), deliver, deliver_chunk)
+        ticket = Ticket(
+            request,
+            engine_rank(request.rank),
+            self._arrivals,
+            self.clock(),
+            deliver,
+            deliver_chunk,
+        )
         ticket.adapter = self.adapters.find(request)
         self._released.discard(request.rollout_id)
         self.waiting[request.request_id] = ticket
@@ -166,9 +173,10 @@ class Core:
     def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
         """Re-rank turns, and pages for the choice of what to evict."""
         for ticket in (*self.waiting.values(), *(r.ticket for r in self.rows.running)):
-            ticket.rank = ranks.get(ticket.request.rollout_id, ticket.rank)
+            rank = ranks.get(ticket.request.rollout_id)
+            ticket.rank = ticket.rank if rank is None else engine_rank(rank)
         for rollout_id, rank in ranks.items():
-            self.keys.set_rank(rollout_id, rank)
+            self.keys.set_rank(rollout_id, engine_rank(rank))
         self._look_again()
 
     def retain(self, rollout_id: RolloutId, ttl_s: float) -> None:
@@ -250,7 +258,8 @@ class Core:
                 return
             self._occupancy.park(worst)
         free = self.slots - self.active
-        best = admission.admitted(self.clock(), self.waiting.values(), self.rows.running, free)
+        waiting = [one for one in self.waiting.values() if worst is None or one is not worst.ticket]
+        best = admission.admitted(self.clock(), waiting, self.rows.running, free)
         if worst is not None:
             self.counters.preemptions += bool(best)
             best = best or [worst.ticket]

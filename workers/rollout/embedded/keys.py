@@ -6,7 +6,7 @@ from typing import Final
 
 from domain.engine import GenRequest, KvMode
 from domain.ids import RolloutId
-from kv.ranks import RankClass
+from kv.ranks import RankClass, class_of
 from kv.rules import RANKED, Gaps, KvRules
 from workers.rollout.embedded.admission import ANY_TOOL, Admission
 from workers.rollout.embedded.arena import KvArena
@@ -22,9 +22,6 @@ REMEMBERED_MAX: Final = 4096
 
 RATE_SMOOTHING: Final = 0.1
 """Of the measured time of computing a page: it follows a change within some ten chunks."""
-
-_CLASS_SPAN: Final = 10**12 * 4096
-"""Ranks of one class (`kv.ranks`); ranks that nobody composed are taken into the nearest class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,7 @@ class Keys:
         self.arena = arena
         self.clock = clock
         self.table = PageTable(arena.pages, sizes.rules.eviction, arena.copy)
+        self.table.tree.demotes = sizes.rules.demotion
         self.admission = Admission(self.table, sizes.rules)
         has_tiers = sizes.tiers.host_pages or sizes.tiers.disk_pages
         self.tiers = OuterTiers(arena, self.table, sizes.tiers, clock) if has_tiers else None
@@ -142,7 +140,7 @@ class Keys:
         if self.tiers is not None:
             self.tiers.compute_s = self.admission.page_s
 
-    def set_rank(self, rollout_id: RolloutId, rank: float) -> None:
+    def set_rank(self, rollout_id: RolloutId, rank: int) -> None:
         """What evictions go by."""
         trajectory = self.table.tree.trajectories.get(rollout_id)
         if trajectory is not None:
@@ -202,7 +200,7 @@ class Keys:
         waited_s = now - ticket.waiting_since_s
         ticket.waited_s += waited_s
         self.admission.note_wait(waited_s)
-        name = rank_class(ticket.rank)
+        name = class_of(ticket.rank)
         self.wait_s[name] += waited_s
         self.starts[name] += 1
 
@@ -216,8 +214,3 @@ class Keys:
 def namespace_of(request: GenRequest, weights_sha: str) -> Namespace:
     """Who may share the keys of this request."""
     return Namespace(request.tenant, weights_sha)
-
-
-def rank_class(rank: float) -> RankClass:
-    """The class that a rank belongs to."""
-    return RankClass(min(max(int(rank // _CLASS_SPAN), 0), len(RankClass) - 1))

@@ -16,8 +16,13 @@ from domain.engine import (
     TokenChunk,
     spans_of,
 )
-from workers.rollout.embedded.pages.nodes import Lease
+from workers.rollout.embedded.pages.nodes import WORST_RANK, Lease
 from workers.rollout.embedded.shelf import LoadedAdapter
+
+
+def engine_rank(rank: float) -> int:
+    """A rank as `kv.ranks` composes them; what nobody composed is taken to the nearest one."""
+    return int(min(max(0.0, rank), WORST_RANK))
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +88,7 @@ class Ticket:
     """An accepted request and where its answer goes. Smaller (rank, arrival) starts first."""
 
     request: GenRequest
-    rank: float
+    rank: int
     arrival: int
     accepted_s: float
     deliver: Callable[[GenResult | EngineRefused], None]
@@ -107,7 +112,7 @@ class Ticket:
         return math.inf if relative is None else self.accepted_s + relative
 
     @property
-    def order(self) -> tuple[float, int]:
+    def order(self) -> tuple[int, int]:
         """Who goes first, by rank."""
         return self.rank, self.arrival
 
@@ -127,7 +132,7 @@ class Retractable:
     """A running turn as `kv.retraction` looks at it."""
 
     running: Running
-    rank: float
+    rank: int
     sampled: int
     prompt: int
     key: int

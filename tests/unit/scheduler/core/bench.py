@@ -139,8 +139,10 @@ class Bench:
     def lost(self, host: HostId, epoch: int = 1) -> list[Command]:
         return self.feed(HostLost(host, epoch, "lease_expired"))
 
-    def ready(self, rollout: RolloutRecord, node: HostId = NODE, epoch: int = 1) -> list[Command]:
-        return self.feed(SandboxReady(rollout.rollout_id, rollout.try_, node, epoch))
+    def ready(
+        self, rollout: RolloutRecord, node: HostId = NODE, epoch: int = 1, task: int | None = None
+    ) -> list[Command]:
+        return self.feed(SandboxReady(rollout.rollout_id, rollout.try_, node, epoch, task))
 
     def turn(self, rollout: RolloutRecord, turn: int, version: int = 0) -> list[Command]:
         tokens = 10 * turn

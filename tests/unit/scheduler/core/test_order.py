@@ -26,6 +26,10 @@ def ordinals(bench: Bench) -> list[int]:
     return [group.ordinal for group in groups]
 
 
+def ordinals_of_unfinished(bench: Bench) -> list[int]:
+    return [one for one in ordinals(bench) if bench.group(one).is_unfinished]
+
+
 def test_oldest_orders_by_creation() -> None:
     bench = running(Order.OLDEST)
     bench.turn(bench.rollout(3), 1)
@@ -52,6 +56,49 @@ def test_finished_siblings_outweigh_the_plan_in_an_estimate() -> None:
     before = order.eta_s(bench.job(), bench.group(0))
     bench.close(bench.rollout(0, 0), turns=9)
     assert order.eta_s(bench.job(), bench.group(0)) > 2 * before
+
+
+def epoch_of(bench: Bench, ordinals: list[int], turns: dict[int, int]) -> None:
+    """Run these groups to their verdicts; group n works on task n mod 2."""
+    for ordinal in ordinals:
+        for rollout in bench.group(ordinal).rollouts:
+            bench.ready(rollout, task=ordinal % 2)
+        for rollout in list(bench.group(ordinal).rollouts):
+            bench.close(rollout, turns=turns[ordinal % 2])
+        bench.grade(bench.group(ordinal))
+
+
+def test_a_long_task_that_comes_again_is_ranked_before_its_siblings_tell_anything() -> None:
+    """Task 1 takes 30 turns, task 0 two; in the second epoch nobody has finished a turn yet."""
+    bench = Bench.running(replace(plan(max_staleness=3, async_ratio=2.0), order=Order.LONGEST))
+    epoch_of(bench, [0, 1, 2, 3], {0: 2, 1: 30})
+    again = [g.ordinal for g in bench.job().training_groups() if g.is_unfinished]
+    assert len(again) >= 3, "the second epoch is open"
+    assert ordinals_of_unfinished(bench) == again, "all alike as long as no task is told"
+    for ordinal in again:
+        for rollout in bench.group(ordinal).rollouts:
+            bench.ready(rollout, task=ordinal % 2)
+    expected = sorted(again, key=lambda ordinal: (-(ordinal % 2), ordinal))
+    assert ordinals_of_unfinished(bench) == expected
+    first, last = bench.rollout(expected[0]), bench.rollout(expected[-1])
+    assert first.turn == last.turn == 0
+    assert first.rank < last.rank
+
+
+def test_a_task_that_comes_again_is_told_once_a_group() -> None:
+    bench = Bench.running()
+    bench.ready(bench.rollout(0), task=3)
+    bench.ready(bench.rollout(0, 1), task=4)
+    assert bench.group(0).task == 3
+
+
+def test_with_the_predictor_off_a_task_s_history_says_nothing() -> None:
+    off = Scheduling(off=(Mechanism.PREDICTOR,))
+    bench = running(Order.NEAREST, scheduling=off)
+    before = order.eta_s(bench.job(), bench.group(2))
+    bench.job().history.add_rollout(50, 500, 9.0, task=3)
+    bench.group(2).task = 3
+    assert order.eta_s(bench.job(), bench.group(2)) == before
 
 
 def test_a_learned_estimate_orders_its_group() -> None:

@@ -111,6 +111,17 @@ def test_nothing_is_forked_or_placed_before_the_claimed_hosts_have_spoken() -> N
     assert bench.placed() == []
 
 
+def test_a_group_keeps_its_task_and_teaches_it_to_the_new_leader() -> None:
+    bench = restored(job_row(replace(placed_row(host=engine_id(0)), task=5)))
+    rollout = bench.rollout(0)
+    bench.node(held=(held(rollout),))
+    bench.engine(JOB, 0, held=(held(rollout, 4, 0),), version=0)
+    history = bench.job().history
+    assert history.tasks.turns == {}
+    bench.close(rollout, turns=30)
+    assert history.tasks.weighted(5) == (30.0, 1.0)
+
+
 def test_a_rollout_held_at_the_same_try_and_hop_is_adopted() -> None:
     bench = restored(job_row(placed_row(host=engine_id(0))))
     rollout = bench.rollout(0)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.venusrl.client.playing import Script, problem
 from venusrl import Client
-from venusrl.client import NotFound, UsageError, VenusError
+from venusrl.client import NotFound, UsageError
 
 HOSTILE = ("", " ", ".", "..", "../jobs", "a/b", "a\nb", "a\x00b", "x" * 501)
 """Refused before anything is sent."""
@@ -131,7 +131,18 @@ def test_white_space_around_a_key_is_no_part_of_it() -> None:
     assert seen == ["Bearer vrl_k"]
 
 
-@pytest.mark.parametrize("address", ["http://[", "http://a b\x00", "http://api:port"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(VenusError), Client(address, "vrl_k") as client:
-        client.jobs.get("job_1")
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://[",
+        "http://a b\x00",
+        "http://api:port",
+        "http://a b",
+        "api.example",
+        "ftp://api",
+        "http://",
+    ],
+)
+def test_an_address_that_is_none_is_refused_before_any_request(address: str) -> None:
+    with pytest.raises(UsageError, match="is no address"):
+        Client(address, "vrl_k", transport=httpx.MockTransport(lambda request: problem(404, "x")))

@@ -11,7 +11,9 @@ from kv.rules import Eviction
 from workers.rollout.embedded.pages.nodes import KvClass, Node
 
 
-def order(leaves: Iterable[Node], rule: Eviction, now: float) -> list[Node]:
+def order(
+    leaves: Iterable[Node], rule: Eviction, now: float, *, demotes: bool = True
+) -> list[Node]:
     """Leaves, the first to go first: those that somebody asked to keep go last.
 
     By class: unused and low before high, whatever the rank of a high one; by recency: as they come.
@@ -24,4 +26,4 @@ def order(leaves: Iterable[Node], rule: Eviction, now: float) -> list[Node]:
             groups[1].append(leaf)
         else:
             groups[0].append(leaf)
-    return [leaf for group in groups for leaf in victims(group, rule)]
+    return [leaf for group in groups for leaf in victims(group, rule, demotes=demotes)]

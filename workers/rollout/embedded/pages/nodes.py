@@ -13,12 +13,17 @@ from hashlib import blake2b
 from typing import Final
 
 from domain.ids import RolloutId
+from kv.ranks import RankClass, compose
 
 PAGE_TOKENS: Final = 16
 """Tokens of a page; the arena's pages are as long."""
 
 _DIGEST_BYTES: Final = 16
 """Two different prefixes never meet in 128 bits."""
+
+
+WORST_RANK: Final = compose(RankClass.NORMAL + 1, 0, 0) - 1
+"""Nobody's rank is worse (`kv.ranks`)."""
 
 
 class KvClass(StrEnum):
@@ -87,7 +92,7 @@ class Trajectory:
     """A live rollout as the engine knows it: its rank and the pages of its last turn."""
 
     rollout_id: RolloutId
-    rank: float = 0.0
+    rank: int = 0
     is_low: bool = False
     kept_until: float = 0.0
     leases: int = 0
@@ -130,9 +135,9 @@ class Node:
         return not self.references
 
     @property
-    def rank(self) -> float:
+    def rank(self) -> int:
         """The best rank among the trajectories that refer to it."""
-        return min((one.rank for one in self.references.values()), default=float("inf"))
+        return min((one.rank for one in self.references.values()), default=WORST_RANK)
 
     @property
     def kv_class(self) -> KvClass:

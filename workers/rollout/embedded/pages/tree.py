@@ -9,7 +9,7 @@ evictable can be evicted, leaf by leaf.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 from domain.ids import RolloutId
@@ -46,6 +46,8 @@ class PageTree:
         in an outer tier; `on_copy_unused` a node whose copy nobody will ask for."""
         self.total = pages
         self.rule = rule
+        self.demotes = True
+        """Whether high pages go by rank (`kv.rules`); else by recency."""
         self.on_leave = on_leave
         self.on_copy_unused = on_copy_unused
         self.free: list[int] = list(range(pages - 1, -1, -1))
@@ -65,6 +67,10 @@ class PageTree:
     def trajectory(self, rollout_id: RolloutId) -> Trajectory:
         """The trajectory, known from now on."""
         return self.trajectories.setdefault(rollout_id, Trajectory(rollout_id))
+
+    def in_order(self, nodes: Iterable[Node], now: float) -> list[Node]:
+        """Nodes, the first to go first."""
+        return order(nodes, self.rule, now, demotes=self.demotes)
 
     def stored(self, digests: Sequence[bytes]) -> list[Node]:
         """Nodes of a context from its first page on, wherever they are."""
@@ -206,7 +212,7 @@ class PageTree:
 
     def _evict(self, count: int, reason: EvictReason, now: float) -> None:
         """Up to so many pages, at least one: whole ends of the contexts that the rule names first."""
-        ordered = order(self.leaves.values(), self.rule, now)
+        ordered = self.in_order(self.leaves.values(), now)
         assert ordered, "pages may go, and none is at the end of a context"
         for leaf in ordered:
             node: Node | None = leaf
@@ -218,7 +224,7 @@ class PageTree:
                 if not count:
                     return
 
-    def _group(self, node: Node) -> tuple[KvClass, float, float]:
+    def _group(self, node: Node) -> tuple[KvClass, int, float]:
         """Nodes of one path that the rule would name one after the other."""
         by_time = self.rule is Eviction.RECENCY or node.is_unused
         return node.kv_class, node.rank, node.last_used if by_time else 0.0

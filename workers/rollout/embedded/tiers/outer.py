@@ -20,7 +20,6 @@ import torch
 
 from kv.reload import Source, cheaper
 from workers.rollout.embedded.arena import KvArena
-from workers.rollout.embedded.pages.leaves import order
 from workers.rollout.embedded.pages.nodes import Copy, Lease, Node, Place
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.tiers.stores import FetchFailure, Stores, TierSizes
@@ -207,7 +206,7 @@ class OuterTiers:
         """Give up copies that are worth less than this page, many at once: each look is at all of them."""
         tree = self.table.tree
         ends = [one for one in tree.nodes.values() if _is_end(one)]
-        ordered = order([*ends, node], tree.rule, self.clock())
+        ordered = tree.in_order([*ends, node], self.clock())
         total = self.sizes.host_pages + self.sizes.disk_pages
         worse = ordered[: min(ordered.index(node), max(int(total * RECLAIM_SHARE), 1))]
         for one in worse:
@@ -223,7 +222,7 @@ class OuterTiers:
             return
         ends = [n for n in self.table.tree.nodes.values() if _is_in(n, Place.HOST)]
         moving = {id(node) for node, _ in self._moving.values()}
-        for node in order(ends, self.table.tree.rule, self.clock())[:wanted]:
+        for node in self.table.tree.in_order(ends, self.clock())[:wanted]:
             if self._transfers.is_full or not self._free[Place.DISK] or node.copy is None:
                 return
             if id(node) in moving:

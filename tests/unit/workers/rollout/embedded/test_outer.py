@@ -126,7 +126,7 @@ def test_full_tiers_give_up_what_is_worth_less_and_nothing_that_is_worth_more(
     machines: list[Machine], tmp_path: Path
 ) -> None:
     one = machine(machines, tmp_path, 3, 0)
-    for name, rank in (("best", 1.0), ("worst", 9.0), ("middle", 5.0), ("last", 0.0)):
+    for name, rank in (("best", 1), ("worst", 9), ("middle", 5), ("last", 0)):
         one.run(name)
         one.table.tree.trajectories[RolloutId(name)].rank = rank
     assert one.used() == (3, 0)

@@ -40,7 +40,7 @@ def opened(
     return lease
 
 
-def ended(table: PageTable, rollout: str, rank: float = 0.0, now: float = 0.0) -> None:
+def ended(table: PageTable, rollout: str, rank: int = 0, now: float = 0.0) -> None:
     """A rollout with a context of its own whose tool runs: three pages."""
     tokens = tuple(ord(c) for c in rollout) + PROMPT
     lease = opened(table, rollout, tokens, now=now)
@@ -133,7 +133,7 @@ def test_a_released_rollout_leaves_only_pages_that_others_can_find() -> None:
 
 def test_unused_pages_go_first_then_low_ones_from_the_worst_rank_then_high_ones() -> None:
     table = PageTable(12)
-    for name, rank in (("high", 1.0), ("better", 2.0), ("worse", 9.0), ("gone", 0.0)):
+    for name, rank in (("high", 1), ("better", 2), ("worse", 9), ("gone", 0)):
         ended(table, name, rank)
     table.release(RolloutId("gone"))
     for name in ("better", "worse"):
@@ -150,7 +150,7 @@ def test_unused_pages_go_first_then_low_ones_from_the_worst_rank_then_high_ones(
 
 def test_by_recency_the_oldest_goes_first_whatever_its_rank() -> None:
     table = PageTable(9, Eviction.RECENCY)
-    for now, (name, rank) in enumerate((("old", 0.0), ("newer", 9.0), ("newest", 5.0))):
+    for now, (name, rank) in enumerate((("old", 0), ("newer", 9), ("newest", 5))):
         ended(table, name, rank, float(now))
     table.tree.make_room(3, EvictReason.PROMPT, 5.0)
     assert [pages_of(table, n) for n in ("old", "newer", "newest")] == [0, 3, 3]
@@ -158,9 +158,9 @@ def test_by_recency_the_oldest_goes_first_whatever_its_rank() -> None:
 
 def test_pages_that_somebody_asked_to_keep_go_last_until_the_time_is_over() -> None:
     table = PageTable(6)
-    ended(table, "kept", rank=9.0)
+    ended(table, "kept", rank=9)
     table.tree.trajectories[RolloutId("kept")].kept_until = 10.0
-    ended(table, "better", rank=1.0)
+    ended(table, "better", rank=1)
     table.tree.make_room(1, EvictReason.PROMPT, 5.0)
     assert (pages_of(table, "kept"), pages_of(table, "better")) == (3, 2)
     table.tree.make_room(2, EvictReason.PROMPT, 11.0)
