@@ -65,13 +65,9 @@ async def serve(context: HostContext) -> None:
     except (NotFound, PayloadUnreadable) as error:
         raise context.fault(f"base model: {error}") from error
     folder = read_folder(path)
+    script, rules = scripted_engine(attempt_id), spec.scheduling.rules
     engine = await asyncio.to_thread(
-        make_engine,
-        spec.model.base,
-        folder,
-        settings.limits,
-        spec.scheduling.rules,
-        scripted_engine(attempt_id),
+        make_engine, spec.model.base, folder, settings.limits, rules, script
     )
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)

@@ -264,8 +264,10 @@ class Core:
         if worst is not None:
             self.counters.preemptions += bool(best)
             best = best or [worst.ticket]
+        held = self.keys.hold(best)
         for ticket in best:
             self._start(ticket)
+        self.keys.let_go(held)
         if best:
             self._look_again()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from domain.engine import GenRequest, KvMode
@@ -10,7 +11,7 @@ from kv.ranks import RankClass, class_of
 from kv.rules import RANKED, Gaps, KvRules
 from workers.rollout.embedded.admission import ANY_TOOL, Admission
 from workers.rollout.embedded.arena import KvArena
-from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, digests_of
+from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, Node, digests_of
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.pages.tree import EvictReason
 from workers.rollout.embedded.tiers.outer import OuterTiers
@@ -55,6 +56,23 @@ class Keys:
         if ticket.digests is None and ticket.parked is None:
             tokens = ticket.request.token_ids[:-1]
             ticket.digests = digests_of(namespace_of(ticket.request, weights_sha), tokens)
+
+    def hold(self, tickets: Iterable[Ticket]) -> list[Node]:
+        """Lock what is there of these turns until `let_go`: none of it is evicted while the first of them
+        take their room."""
+        now, held = self.clock(), list[Node]()
+        for ticket in tickets:
+            trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
+            paths = [[] if trajectory is None else trajectory.path]
+            paths.append(self.table.tree.stored(ticket.digests or ()))
+            for node in (one for path in paths for one in takewhile(_is_usable, path)):
+                self.table.tree.lock(node, now)
+                held.append(node)
+        return held
+
+    def let_go(self, held: Sequence[Node]) -> None:
+        """The turns hold their pages themselves now."""
+        self.table.tree.unlock(held, self.clock())
 
     def start(self, ticket: Ticket, weights_sha: str) -> Running:
         """Lock what is there of a new turn's context, and have the rest of it fetched."""
@@ -209,6 +227,10 @@ class Keys:
         self._computed[rollout_id] = length
         if len(self._computed) > REMEMBERED_MAX:
             del self._computed[next(iter(self._computed))]
+
+
+def _is_usable(node: Node) -> bool:
+    return node.is_usable
 
 
 def namespace_of(request: GenRequest, weights_sha: str) -> Namespace:
