@@ -132,7 +132,8 @@ class Core:
             return
         started = self.clock()
         with torch.inference_mode():
-            self._passes.prefill(self.model)
+            for running in self._passes.prefill(self.model):
+                self._finish(self.rows.running.index(running), Finish.ERROR, NAN_LOGITS)
             drawn = self._passes.decode(self.model)
         if drawn is not None:
             self._append(drawn)

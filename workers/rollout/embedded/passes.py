@@ -52,11 +52,15 @@ class Passes:
         self.device = slots.keys.arena.device
         self.attention = attention_for(slots.keys.arena)
 
-    def prefill(self, model: PackedModel) -> None:
-        """Compute the next chunk of every prompt that is due, within the budget."""
+    def prefill(self, model: PackedModel) -> list[Running]:
+        """Compute the next chunk of every prompt that is due, within the budget.
+
+        Returns the turns whose chunk is not made of numbers: they must end before their pages are
+        anybody else's.
+        """
         chosen = self._prefilled()
         if not chosen:
-            return
+            return []
         rows, started = self.rows, self.keys.clock()
         places = {id(one): row for row, one in enumerate(rows.running)}
         needy = np.array([places[id(one)] for one, _ in chosen], dtype=np.int64)
@@ -68,14 +72,18 @@ class Passes:
         batch = self._batch(rows.tables[needy], positions, is_real)
         fed = self._tensor(np.where(is_real, tokens, 0))
         adapted = self.adapters.of_chunks((rows.running[row] for row in needy), self.device)
-        prefill(model, self.attention, batch, fed, adapted)
-        for row, count in zip(needy.tolist(), counts.tolist(), strict=True):
+        hidden = prefill(model, self.attention, batch, fed, adapted)
+        # What is not a number shows in the sum; what padding holds means nothing.
+        is_finite = hidden.sum(dim=-1).isfinite().cpu().numpy()
+        is_broken = (~is_finite & is_real).any(axis=1)
+        for row, count in zip(needy[~is_broken].tolist(), counts[~is_broken].tolist(), strict=True):
             before, known = int(rows.kv_length[row]), rows.running[row].known_tokens
             self.keys.recomputed_tokens += max(min(known, before + count) - before, 0)
             rows.kv_length[row] = before + count
             self.slots.fill(row)
         self.slots.counters.prefilled_tokens += int(counts.sum())
         self.keys.note_prefill(int(counts.sum()), self.keys.clock() - started)
+        return [rows.running[row] for row in needy[is_broken]]
 
     def _prefilled(self) -> list[tuple[Running, int]]:
         """Which rows compute how many tokens of their prompts in this step: the best ranked first.
