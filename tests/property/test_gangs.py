@@ -284,7 +284,7 @@ def test_the_mutant_that_grants_gangs_in_halves_is_killed(monkeypatch: pytest.Mo
     monkeypatch.setattr(gangs, "missing_now", without_engines)
     monkeypatch.setattr(gangs._Line, "engines_for", what_is_left)
     # What a gang lacks in engines hides what it lacks in sandboxes: either invariant may fall first.
-    with pytest.raises(AssertionError, match="holds half a gang|more guaranteed sandboxes"):
+    with pytest.raises(AssertionError, match=r"holds half a gang|more guaranteed sandboxes"):
         run_machine(examples=200, steps=40)
 
 
