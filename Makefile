@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	--durations 25 --durations-min 5
 
-.PHONY: help venv demo up doctor test test-slow check accept bench-step bench-schedule openapi format constraints clean
+.PHONY: help venv demo up doctor test test-slow check accept bench-step bench-engine bench-schedule openapi format constraints clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -46,6 +46,9 @@ accept: venv  ## whole jobs and measured times; FULL=1 for every seed and cell
 
 bench-step: venv  ## what one step of the coordinator costs at 100,000 live rollouts; JSON=1 for JSON
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.step $(if $(JSON),--json)
+
+bench-engine: venv  ## the embedded engine on one core, beside others; PARTS="rate hits", JSON=1; about 10 minutes
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.engine $(if $(PARTS),--parts $(PARTS)) $(if $(JSON),--json)
 
 bench-schedule: venv  ## the scheduling benchmark (hours; MINUTES=60 bounds a call, the next goes on; COMPILED=1: a third of the CPU); QUICK=1 for CI
 ifdef QUICK

@@ -1,0 +1,1 @@
+"""What the embedded engine gives on one core, beside what else there is: `python -m benchmarks.engine`."""

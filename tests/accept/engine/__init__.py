@@ -1,0 +1,1 @@
+"""What the embedded engine must give, beside what else there is."""

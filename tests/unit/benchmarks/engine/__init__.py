@@ -1,0 +1,1 @@
+"""Tests: the engine's benchmark."""
