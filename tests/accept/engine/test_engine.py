@@ -27,7 +27,7 @@ ROUNDS: Final = 3
 
 HIT_RATE_LEAST: Final = 0.90
 LRU_GAP: Final = 0.05
-"""What the same queue over least recently used pages stays behind at the least."""
+"""What the others stay behind, by the medians: also the same queue over least recently used pages."""
 
 SLOT_STEPS_MAX: Final = 2
 
@@ -55,7 +55,8 @@ def test_under_pressure_nine_of_ten_known_tokens_are_found() -> None:
         aware = rates[hits.AWARE, pressure]
         assert aware.least >= HIT_RATE_LEAST
         for rules in hits.RULES:
-            assert rules == hits.AWARE or rates[rules, pressure].most <= aware.least - LRU_GAP
+            behind = aware.median - rates[rules, pressure].median
+            assert rules == hits.AWARE or behind >= LRU_GAP
 
 
 def test_a_high_ranked_rollout_has_a_slot_within_two_steps_though_all_are_busy() -> None:

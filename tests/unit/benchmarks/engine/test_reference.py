@@ -11,6 +11,7 @@ pytest.importorskip("transformers", reason="the extra `reference` is not install
 from benchmarks.engine import reference
 from benchmarks.engine.models import LEAST, VOCABULARY, build
 from benchmarks.engine.rate import EngineSide, equal_turns
+from benchmarks.engine.reference import Answers
 from benchmarks.engine.workload import Rollout, Shape, Turn, draw
 from workers.models.config import ModelConfig
 from workers.models.decoder import Decoder
@@ -65,9 +66,10 @@ def test_the_engine_plays_the_same_rollouts_to_the_same_ids(tmp_path: Path) -> N
 
 
 def test_equal_turns_are_counted_over_all_rollouts() -> None:
-    ours = {0: [(1, 2), (3,)], 1: [(4,), (5,)]}
+    ours: Answers = {0: [(1, 2), (3,)], 1: [(4,), (5,)]}
+    others: Answers = {0: [(1, 2), (9,)], 1: [(4,), (5,)]}
     assert equal_turns(ours, ours) == 1.0
-    assert equal_turns(ours, {0: [(1, 2), (9,)], 1: [(4,), (5,)]}) == 0.75
+    assert equal_turns(ours, others) == 0.75
 
 
 def test_rows_that_are_done_leave_and_the_others_keep_their_cache() -> None:
