@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ import torch
 from benchmarks.engine import reference
 from benchmarks.engine.figures import Spread, ratios, spread
 from benchmarks.engine.models import build
-from benchmarks.engine.reference import Answers
+from benchmarks.engine.reference import Answers, Kept
 from benchmarks.engine.workload import RATE, Rollout, Shape, draw
 from domain.engine import GenRequest, RequestId, Sampling
 from domain.ids import GroupId, RolloutId
@@ -56,8 +57,12 @@ class RateFigures:
     rollouts: int
     tokens: Spread
     engine: Spread
-    loop: Spread
+    dynamic: Spread
+    """The loop over a cache that grows."""
+    static: Spread
+    """The loop over one that is allocated once."""
     ratio: Spread
+    """Over the faster of the two in each round."""
     wall_ratio: Spread
     equal_turns: float
     """Share of turns with the same ids on both sides; in the others two logits were too close to call."""
@@ -125,27 +130,29 @@ class EngineSide:
 def measure(
     name: str, config: ModelConfig, folder: Path, *, rounds: int = ROUNDS, shape: Shape = RATE
 ) -> RateFigures:
-    """Rounds of both sides, a seed each; which side goes first alternates. Needs `transformers`."""
+    """Rounds of all sides, a seed each; which goes first rotates. Needs `transformers`."""
     with one_core():
         engine = EngineSide(name, folder, config, shape.rollouts)
         try:
             model = reference.load(folder)
-            sides = (engine.play, lambda rollouts: reference.play(model, rollouts))
+            loops = (partial(reference.play, model, kept=kept) for kept in Kept)
+            sides = (engine.play, *loops)
             warm = draw(shape, 0)[: shape.group_size]
             for play in sides:
                 play(warm)
-            pairs = [_pair(sides, draw(shape, 1 + number), number % 2) for number in range(rounds)]
+            played = [_round(sides, draw(shape, 1 + number), number) for number in range(rounds)]
         finally:
             engine.close()
-    return _figures(name, shape, pairs)
+    return _figures(name, shape, played)
 
 
 Play = Callable[[Sequence[Rollout]], Answers]
 
 
-def _pair(sides: tuple[Play, Play], rollouts: Sequence[Rollout], first: int) -> tuple[Run, Run]:
-    runs = {at: timed(sides[at], rollouts) for at in (first, 1 - first)}
-    return runs[0], runs[1]
+def _round(sides: Sequence[Play], rollouts: Sequence[Rollout], first: int) -> list[Run]:
+    order = [(first + at) % len(sides) for at in range(len(sides))]
+    runs = {at: timed(sides[at], rollouts) for at in order}
+    return [runs[at] for at in range(len(sides))]
 
 
 def timed(play: Play, rollouts: Sequence[Rollout]) -> Run:
@@ -156,21 +163,32 @@ def timed(play: Play, rollouts: Sequence[Rollout]) -> Run:
     return Run(sum(one.sampled for one in rollouts), processor_s, wall_s, answers)
 
 
-def _figures(name: str, shape: Shape, pairs: Sequence[tuple[Run, Run]]) -> RateFigures:
-    ours, loops = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    ours_rate = [one.tokens_per_s for one in ours]
-    loop_rate = [one.tokens_per_s for one in loops]
-    equal = [equal_turns(one.answers, other.answers) for one, other in pairs]
+def _figures(name: str, shape: Shape, rounds: Sequence[Sequence[Run]]) -> RateFigures:
+    ours, dynamic, static = ([one[at] for one in rounds] for at in range(3))
+    best = [
+        max(one, other, key=lambda run: run.tokens_per_s)
+        for one, other in zip(dynamic, static, strict=True)
+    ]
+    equal = [
+        equal_turns(mine.answers, one.answers)
+        for loop in (dynamic, static)
+        for mine, one in zip(ours, loop, strict=True)
+    ]
     return RateFigures(
         model=name,
         rollouts=shape.rollouts,
         tokens=spread([one.tokens for one in ours]),
-        engine=spread(ours_rate),
-        loop=spread(loop_rate),
-        ratio=ratios(ours_rate, loop_rate),
-        wall_ratio=ratios([one.wall_s for one in loops], [one.wall_s for one in ours]),
+        engine=_rates(ours),
+        dynamic=_rates(dynamic),
+        static=_rates(static),
+        ratio=ratios([one.tokens_per_s for one in ours], [one.tokens_per_s for one in best]),
+        wall_ratio=ratios([one.wall_s for one in best], [one.wall_s for one in ours]),
         equal_turns=min(equal),
     )
+
+
+def _rates(runs: Sequence[Run]) -> Spread:
+    return spread([one.tokens_per_s for one in runs])
 
 
 def equal_turns(ours: Answers, others: Answers) -> float:

@@ -2,14 +2,15 @@
 
     for each turn: feed what is new to every row -> sample until the longest answer is done -> run tools
 
-What a careful user writes: one static batch of all rollouts, `DynamicCache` kept over the whole
-conversation, new tokens padded on the left so that one column gives every row's next logits, padding
-masked for good, positions counted by real tokens. A row whose answer is done is fed padding until the
-longest of the turn is; rollouts that have ended leave the batch between turns.
+What a careful user writes: one static batch of all rollouts, one cache over the whole conversation, new
+tokens padded on the left so that one column gives every row's next logits, padding masked for good,
+positions counted by real tokens. A row whose answer is done is fed padding until the longest of the turn
+is; rollouts that have ended leave the batch between turns.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,16 @@ from benchmarks.engine.workload import Rollout
 
 Answers = dict[int, list[tuple[int, ...]]]
 """Sampled ids of every turn, by a rollout's ordinal."""
+
+
+class Kept(StrEnum):
+    """Which cache the loop keeps."""
+
+    DYNAMIC = "DynamicCache"
+    """What the library takes by itself; it copies all of itself at each step, to grow by a column."""
+    STATIC = "StaticCache"
+    """Allocated once, and attended to in full; it is told in advance how many columns it will need, which
+    nobody knows whose answers end by themselves."""
 
 
 def load(folder: Path) -> Any:
@@ -74,21 +85,38 @@ class Batch:
         if len(places) == len(self.rows):
             return
         chosen = torch.tensor(places, dtype=torch.long)
-        self.cache.batch_select_indices(chosen)
+        for layer in self.cache.layers:
+            layer.keys, layer.values = layer.keys[chosen], layer.values[chosen]
         self.rows = [self.rows[place] for place in places]
         self.pending = [self.pending[place] for place in places]
         self.mask = self.mask[chosen]
 
 
-def play(model: Any, rollouts: Sequence[Rollout]) -> Answers:
-    """All rollouts to their ends; the ids and their log-probabilities are read back, as training needs."""
-    from transformers import DynamicCache
+def columns(rollouts: Sequence[Rollout]) -> int:
+    """Columns of the cache at the end: the widest addition and the longest answer of every turn."""
+    total = 0
+    for turn in range(max(len(one.turns) for one in rollouts)):
+        going = [one.turns[turn] for one in rollouts if turn < len(one.turns)]
+        # The last token of an answer is fed with what comes after it.
+        total += max(len(one.added) for one in going) + max(one.output for one in going)
+    return total
 
+
+def empty_cache(kept: Kept, model: Any, rollouts: Sequence[Rollout]) -> Any:
+    """A cache of this kind for a whole conversation."""
+    from transformers import DynamicCache, StaticCache
+
+    if kept is Kept.DYNAMIC:
+        return DynamicCache(config=model.config)
+    return StaticCache(config=model.config, max_cache_len=columns(rollouts))
+
+
+def play(model: Any, rollouts: Sequence[Rollout], kept: Kept = Kept.DYNAMIC) -> Answers:
+    """All rollouts to their ends; the ids and their log-probabilities are read back, as training needs."""
     answers: Answers = {one.ordinal: [] for one in rollouts}
     empty = torch.zeros(len(rollouts), 0, dtype=torch.long)
-    batch = Batch(
-        model, DynamicCache(config=model.config), list(rollouts), empty, [[] for _ in rollouts]
-    )
+    cache = empty_cache(kept, model, rollouts)
+    batch = Batch(model, cache, list(rollouts), empty, [[] for _ in rollouts])
     turn = 0
     with torch.inference_mode():
         while batch.rows:

@@ -64,8 +64,8 @@ class Rollout:
 
 
 RATE: Final = Shape(
-    rollouts=32, group_size=4, turns=(3, 6), shared_prompt=(48, 96), own_prompt=16,
-    output_median=32.0, output_sigma=1.0, output_max=320, observation=(16, 64),
+    rollouts=32, group_size=4, turns=(2, 4), shared_prompt=(32, 64), own_prompt=16,
+    output_median=24.0, output_sigma=1.0, output_max=256, observation=(16, 48),
 )  # fmt: skip
 """32 rollouts at once, in groups: contexts grow to some hundred tokens."""
 

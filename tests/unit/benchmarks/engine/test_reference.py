@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason="the extra `reference` is not install
 from benchmarks.engine import reference
 from benchmarks.engine.models import LEAST, VOCABULARY, build
 from benchmarks.engine.rate import EngineSide, equal_turns
-from benchmarks.engine.reference import Answers
+from benchmarks.engine.reference import Answers, Kept
 from benchmarks.engine.workload import Rollout, Shape, Turn, draw
 from workers.models.config import ModelConfig
 from workers.models.decoder import Decoder
@@ -45,11 +45,12 @@ def greedy(model: Decoder, rollout: Rollout) -> list[tuple[int, ...]]:
     return answers
 
 
-def test_the_loop_gives_what_each_rollout_gives_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", Kept)
+def test_the_loop_gives_what_each_rollout_gives_alone(kept: Kept, tmp_path: Path) -> None:
     folder = build(CONFIG, tmp_path)
     rollouts = draw(SHAPE, 5)
     assert len({len(one.turns) for one in rollouts}) > 1, "rows leave the batch between turns"
-    answers = reference.play(reference.load(tmp_path), rollouts)
+    answers = reference.play(reference.load(tmp_path), rollouts, kept)
     model = load_decoder(folder)
     assert answers == {one.ordinal: greedy(model, one) for one in rollouts}
 
@@ -70,6 +71,13 @@ def test_equal_turns_are_counted_over_all_rollouts() -> None:
     others: Answers = {0: [(1, 2), (9,)], 1: [(4,), (5,)]}
     assert equal_turns(ours, ours) == 1.0
     assert equal_turns(ours, others) == 0.75
+
+
+def test_columns_are_the_widest_addition_and_the_longest_answer_of_each_turn() -> None:
+    one = Rollout(0, 0, (Turn((1, 2, 3), 4), Turn((1,), 9)))
+    other = Rollout(1, 0, (Turn((1,), 7),))
+    assert reference.columns([one, other]) == 3 + 7 + 1 + 9
+    assert reference.columns([other]) == 8
 
 
 def test_rows_that_are_done_leave_and_the_others_keep_their_cache() -> None:
