@@ -1,6 +1,6 @@
 """Tokens a second of the embedded engine and of the batched loop, on one core, turn and turn about.
 
-Both sides have the same model, prompts, tool outputs (which come at once) and lengths, sample greedily and
+All sides have the same model, prompts, tool outputs (which come at once) and lengths, sample greedily and
 report log-probabilities. The engine is asked through its port, one coroutine a rollout, so that its thread,
 its queue and the event loop are all paid for on the same core.
 """
@@ -26,6 +26,9 @@ from domain.engine import GenRequest, RequestId, Sampling
 from domain.ids import GroupId, RolloutId
 from workers.models.config import ModelConfig
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
+
+Play = Callable[[Sequence[Rollout]], Answers]
+"""Plays a workload to its end."""
 
 ROUNDS: Final = 5
 
@@ -65,7 +68,7 @@ class RateFigures:
     """Over the faster of the two in each round."""
     wall_ratio: Spread
     equal_turns: float
-    """Share of turns with the same ids on both sides; in the others two logits were too close to call."""
+    """Share of turns with the same ids on all sides; in the others two logits were too close to call."""
 
 
 @contextmanager
@@ -135,18 +138,15 @@ def measure(
         engine = EngineSide(name, folder, config, shape.rollouts)
         try:
             model = reference.load(folder)
-            loops = (partial(reference.play, model, kept=kept) for kept in Kept)
-            sides = (engine.play, *loops)
+            loops: list[Play] = [partial(reference.play, model, kept=kept) for kept in Kept]
+            sides: list[Play] = [engine.play, *loops]
             warm = draw(shape, 0)[: shape.group_size]
             for play in sides:
                 play(warm)
             played = [_round(sides, draw(shape, 1 + number), number) for number in range(rounds)]
         finally:
             engine.close()
-    return _figures(name, shape, played)
-
-
-Play = Callable[[Sequence[Rollout]], Answers]
+    return figures(name, shape, played)
 
 
 def _round(sides: Sequence[Play], rollouts: Sequence[Rollout], first: int) -> list[Run]:
@@ -163,7 +163,8 @@ def timed(play: Play, rollouts: Sequence[Rollout]) -> Run:
     return Run(sum(one.sampled for one in rollouts), processor_s, wall_s, answers)
 
 
-def _figures(name: str, shape: Shape, rounds: Sequence[Sequence[Run]]) -> RateFigures:
+def figures(name: str, shape: Shape, rounds: Sequence[Sequence[Run]]) -> RateFigures:
+    """Of rounds of the engine, the loop over a growing cache, and over a fixed one."""
     ours, dynamic, static = ([one[at] for one in rounds] for at in range(3))
     best = [
         max(one, other, key=lambda run: run.tokens_per_s)

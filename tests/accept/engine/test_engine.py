@@ -17,7 +17,7 @@ from benchmarks.engine.models import LEAST, MODELS
 from benchmarks.engine.stepping import packed
 
 RATIO_LEAST: Final = 2.0
-"""Over a batched loop that keeps its cache."""
+"""Over a batched loop that keeps its cache, whichever kind of cache is faster."""
 
 ROOM: Final = 0.9
 """Of the median on a machine that others use: caches are shared too, and the loop's large copies suffer
