@@ -10,6 +10,9 @@ HOST_TASK: Final = "venus.host"
 CHORE_TASK: Final = "venus.chore"
 """Celery task `chore(operation id)`: wakes a worker for a row of `operation`."""
 
+PLAN_TASK: Final = "venus.plan"
+"""Celery task `plan(operation id)`: as `chore`, for forecasts, which nobody else shall wait behind."""
+
 DELIVER_TASK: Final = "venus.deliver"
 """Celery task `deliver()`: wakes a worker for due rows of `webhook_delivery`."""
 
@@ -29,6 +32,12 @@ PLAN: Final = "plan"
 
 HOST_QUEUE: Final = "hosts"
 CHORE_QUEUE: Final = "chores"
+PLAN_QUEUE: Final = "plans"
+
+
+def chore_task(kind: str) -> str:
+    """The Celery task that does operations of this kind."""
+    return PLAN_TASK if kind == PLAN else CHORE_TASK
 
 
 def trajectory_path(job: JobId, rollout: RolloutId, try_: int, hop: int) -> str:

@@ -26,7 +26,7 @@ from domain.plan import JobLimits
 from domain.states import Desired, HostKind
 from infra.ids import IdSource
 from infra.logging import get_logger
-from infra.names import CHORE_TASK, DELIVER_TASK, HOST_TASK, TIDY_TASK
+from infra.names import DELIVER_TASK, HOST_TASK, TIDY_TASK, chore_task
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
@@ -163,7 +163,7 @@ class ChoreWatch:
             await preparation.settle_failed(connection)
             await assets.settle_failed(connection)
         for operation in due:
-            await wake(self._broker, CHORE_TASK, [operation])
+            await wake(self._broker, chore_task(operation.kind), [operation.operation_id])
         await self.settle()
         await self._look_at_deliveries()
         if time.monotonic() - self._tidied_at >= TIDY_AGAIN_S:

@@ -169,6 +169,23 @@ def test_a_job_whose_trajectories_are_gone_fails_with_what_is_missing(tenant: Te
     assert failed.value.code == "nothing_recorded"
 
 
+def test_a_plan_that_killed_its_process_is_started_once_more_and_then_it_is_poison(
+    tenant: Tenant,
+) -> None:
+    tenant.environment()
+    with tenant.sdk() as client:
+        once = client.plans.create(SMALL, profile=PROFILE, replicas=4)
+        twice = client.plans.create(SMALL, profile=PROFILE, replicas=4)
+        tenant.world.change(t.operation, once.id, starts=1)
+        tenant.world.change(t.operation, twice.id, starts=2)
+        do_chores(tenant.world, "plan")
+        assert client.plans.get(once.id).state == "done"
+        with pytest.raises(OperationFailed) as failed:
+            client.plans.wait(twice)
+    assert failed.value.code == "poison"
+    assert "2 times" in str(failed.value)
+
+
 def test_an_invalid_spec_has_its_findings_below_spec(tenant: Tenant) -> None:
     with tenant.sdk() as client, pytest.raises(Invalid) as refused:
         client.plans.create({**SPEC, "environments": [{"ref": "nothing"}]})
