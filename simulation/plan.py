@@ -32,11 +32,25 @@ HIGH: Final = 0.9
 MODEL_ERROR_MIN: Final = 0.1
 """Standard deviation of the logarithm of time below which no model is believed."""
 
+RUNS_MIN: Final = 2
+"""Runs of a forecast that ran out of time: one alone has no interval."""
+
 HOUR_S: Final = 3600.0
+
+GoesOn = Callable[[], bool]
+"""Whether there is time left."""
 
 
 class PlanTooLarge(ValueError):
     """The plan passes a limit; the message names it."""
+
+
+class PoolTooSmall(ValueError):
+    """The pool never holds the job; the message says what it lacks."""
+
+
+class OutOfTime(Exception):
+    """A run was given up: its forecast has no time left."""
 
 
 class CannotModel(ValueError):
@@ -169,17 +183,15 @@ class Forecast:
     replicas: int
 
 
-Rehearse = Callable[[JobPlan, PlanPool, Draw], Course]
-"""Runs a plan to its last step in virtual time."""
+Rehearse = Callable[[JobPlan, PlanPool, Draw, GoesOn], Course]
+"""Runs a plan to its last step in virtual time. Raises OutOfTime."""
 
 
-def forecast(
-    request: PlanRequest, rehearse: Rehearse, goes_on: Callable[[], bool] = lambda: True
-) -> Forecast:
+def forecast(request: PlanRequest, rehearse: Rehearse, goes_on: GoesOn = lambda: True) -> Forecast:
     """Median and 80 % interval of every figure.
 
-    `goes_on` is asked before each replica after the first two: a budget of time may end a forecast
-    early, with the replicas that it has.
+    `goes_on` is asked before each replica and within it: a budget of time may end a forecast early,
+    with the replicas that ended. Raises PlanTooLarge when these are too few.
     """
     plan = replace(request.plan, max_steps=min(request.steps, request.plan.max_steps))
     left = request.plan.max_steps - plan.max_steps
@@ -187,15 +199,23 @@ def forecast(
     staleness: list[tuple[float, ...]] = []
     slots = 0
     for number in range(request.replicas):
-        if number >= 2 and not goes_on():
+        if not goes_on():
             break
         chance = chance_of(request.seed, number, "plan")
         draw = request.inputs.draw(chance, plan.group_size)
         slots = draw.rates.engine.slots
-        course = rehearse(plan, request.pool, draw)
+        try:
+            course = rehearse(plan, request.pool, draw, goes_on)
+        except OutOfTime:
+            break
         factor = request.bias * log_normal(chance, request.model_error)
         runs.append(_scaled(figures_of(course, left), factor))
         staleness.append(shares_of(course.staleness))
+    if len(runs) < min(RUNS_MIN, request.replicas):
+        raise PlanTooLarge(
+            f"{len(runs)} of {request.replicas} simulated runs ended in the time of a forecast;"
+            " ask for fewer steps, or smaller batches"
+        )
     by_figure = {figure: interval_of([run[figure] for run in runs]) for figure in Figure}
     return Forecast(by_figure, _by_lag(staleness), slots, plan.max_steps, len(runs))
 
