@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import torch
 
 from domain.engine import (
+    PAGE_TOKENS,
     Capability,
     EngineInfo,
     EngineRefused,
@@ -46,9 +47,6 @@ from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.forward import PackedModel, pack
 from workers.rollout.embedded.probe import compare
 from workers.rollout.embedded.weights import read_weights
-
-PAGE_TOKENS: Final = 16
-"""Tokens that one page of the statistics stands for."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` waits for the decode step in progress."""
