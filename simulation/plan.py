@@ -6,9 +6,9 @@ Method. A replica is one whole simulated run. Recorded inputs are a bootstrap (E
 are drawn with replacement from the recorded ones, and the engine's and the trainer's costs are fitted
 anew to that draw, so that a replica carries the chance of the work and the uncertainty of the fit at
 once. Declared inputs draw a profile and a speed around the stated ones instead. What the model itself
-gets wrong is not in a resample: times are multiplied by exp(N(0, model_error)), which a what-if takes
-from its own error on the unchanged settings. The interval is the 10 % to the 90 % quantile of the
-replicas, which makes it an 80 % interval; the forecast is their median.
+gets wrong is not in a resample: times are multiplied by exp(N(0, model_error)); a what-if then takes
+out its own error on the unchanged settings (`correction.py`). The interval is the 10 % to the 90 %
+quantile of the replicas, which makes it an 80 % interval; the forecast is their median.
 """
 
 import math
@@ -108,7 +108,7 @@ class PlanRequest:
     """A question: this plan, this pool, these inputs.
 
     `plan.max_steps` is the job's end; `steps` of it are simulated and the rest is as the later half
-    of those. `bias` multiplies every time: what was measured over what the model said, if known.
+    of those.
     """
 
     plan: JobPlan
@@ -118,7 +118,6 @@ class PlanRequest:
     replicas: int
     seed: int = 0
     model_error: float = MODEL_ERROR_MIN
-    bias: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,7 @@ def forecast(request: PlanRequest, rehearse: Rehearse, goes_on: GoesOn = lambda:
             course = rehearse(plan, request.pool, draw, goes_on)
         except OutOfTime:
             break
-        factor = request.bias * log_normal(chance, request.model_error)
+        factor = log_normal(chance, request.model_error)
         runs.append(_scaled(figures_of(course, left), factor))
         staleness.append(shares_of(course.staleness))
     if len(runs) < min(RUNS_MIN, request.replicas):

@@ -94,13 +94,6 @@ def test_the_same_question_has_the_same_answer_and_another_seed_another() -> Non
     assert one.figures[Figure.STEP_S] != other.figures[Figure.STEP_S]
 
 
-def test_a_known_bias_multiplies_times_and_nothing_else() -> None:
-    plain, doubled = (forecast(request(bias=b), drawn_step_s()).figures for b in (1.0, 2.0))
-    assert doubled[Figure.STEP_S].median == pytest.approx(2 * plain[Figure.STEP_S].median)
-    assert doubled[Figure.COST_USD].median == pytest.approx(2 * plain[Figure.COST_USD].median)
-    assert doubled[Figure.ENGINE_USE] == plain[Figure.ENGINE_USE]
-
-
 def test_what_the_model_is_wrong_by_widens_the_interval() -> None:
     sure = forecast(request(replicas=40), drawn_step_s()).figures[Figure.STEP_S]
     unsure = replace(request(replicas=40), model_error=1.0)
