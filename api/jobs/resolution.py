@@ -61,6 +61,15 @@ def resolve(spec: JobSpec, normal: dict[str, Any], around: Surroundings, outcome
     normal["resolved"] = said
 
 
+def settle(spec: JobSpec, normal: dict[str, Any], settings: Settings) -> list[tuple[str, Any, str]]:
+    """Fill in what is open of scheduling, machines and the end, for a spec that is only planned.
+
+    What was filled in, each with its reason.
+    """
+    choices = [*_of_scheduling(spec), *_of_engines(spec, settings), *_of_end(spec)]
+    return [(one.pointer, one.value, one.reason) for one in choices if _put(normal, one)]
+
+
 def value_at(document: Any, pointer: str) -> Any:
     """What stands at a pointer; None where there is nothing."""
     for part in pointer.strip("/").split("/"):
@@ -98,8 +107,7 @@ def _choices(spec: JobSpec, around: Surroundings, outcome: Outcome) -> Iterator[
         yield Choice(f"{placed.pointer}/wall_s", float(limits["wall_s"]), reason)
     for placed in evaluated(spec):
         yield Choice(f"{placed.pointer}/split", placed.splits[0][1], "evaluation.split")
-    if spec.stop.max_epochs is None:
-        yield Choice("/stop/max_steps", MAX_STEPS_DEFAULT, "no end was named")
+    yield from _of_end(spec)
     half = max(1, spec.rollout.group_size // 2)
     yield Choice("/rollout/on_failure/min_group_size", half, "half of the group")
     yield from _of_learning(spec, model)
@@ -107,7 +115,16 @@ def _choices(spec: JobSpec, around: Surroundings, outcome: Outcome) -> Iterator[
     yield Choice("/resources/trainer_gpus", 1, "one trainer host a job")
     yield Choice("/resources/tensor_parallel", 1, "an engine is one host")
     yield Choice("/resources/placement", "split", "engines and trainer are hosts of their own")
-    most = max(around.settings.pool.engines, spec.resources.rollout_gpus.min)
+    yield from _of_engines(spec, around.settings)
+
+
+def _of_end(spec: JobSpec) -> Iterator[Choice]:
+    if spec.stop.max_epochs is None:
+        yield Choice("/stop/max_steps", MAX_STEPS_DEFAULT, "no end was named")
+
+
+def _of_engines(spec: JobSpec, settings: Settings) -> Iterator[Choice]:
+    most = max(settings.pool.engines, spec.resources.rollout_gpus.min)
     yield Choice("/resources/rollout_gpus/max", most, "all of the pool")
 
 
