@@ -1,11 +1,17 @@
 """Plans over the API: asked, bounded, refused with a reason, answered by the chore."""
 
-from typing import Any
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
+from celery import Celery
 
 from api.plans import limits
+from infra.names import CHORE_TASK, PLAN_TASK
+from scheduler.watch import ChoreWatch
 from stores import tables as t
+from stores.unit_of_work import Database
 from tests.integration.api.chores import do_chores
 from tests.integration.api.ran import ran
 from tests.integration.api.world import SPEC, Tenant, World
@@ -240,6 +246,42 @@ def test_a_job_whose_trajectories_are_gone_fails_with_what_is_missing(tenant: Te
         with pytest.raises(OperationFailed) as failed:
             client.plans.wait(plan)
     assert failed.value.code == "nothing_recorded"
+
+
+class Wakes:
+    """The broker's side: what it was asked to wake, and whether that is forgotten in time."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, tuple[str, bool]] = {}
+
+    def send_task(self, name: str, args: list[Any], **options: Any) -> None:
+        """Keep the task and whether it expires by the operation's id."""
+        if args:
+            self.sent[args[0]] = (name, options["expires"] is not None)
+
+
+def test_a_plan_wakes_a_worker_of_its_own_and_its_wakes_do_not_pile_up(
+    tenant: Tenant, world: World
+) -> None:
+    tenant.job()
+    with tenant.sdk() as client:
+        plan = client.plans.create(SMALL)
+    (prepare,) = [row.id for row in world.rows(t.operation) if row.kind != "plan"]
+    world.add(
+        t.leadership, id=1, term=1, address="here", key=b"k", backend_pid=1,
+        heartbeat_at=datetime.now(UTC),
+    )  # fmt: skip
+    wakes = Wakes()
+
+    async def look() -> None:
+        database = Database(world.settings.database_url, 2)
+        try:
+            await ChoreWatch(database, cast("Celery", wakes), 1).look()
+        finally:
+            await database.close()
+
+    asyncio.run(look())
+    assert wakes.sent == {plan.id: (PLAN_TASK, True), prepare: (CHORE_TASK, False)}
 
 
 def test_a_plan_that_killed_its_process_is_started_once_more_and_then_it_is_poison(
