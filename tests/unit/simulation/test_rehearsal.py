@@ -7,6 +7,7 @@ import pytest
 from domain.plan import JobPlan, Scheduling, StrategyName
 from scheduler.core.strategies.venus import Venus
 from simulation import rehearsal
+from simulation.bootstrap import course_of
 from simulation.plan import (
     CannotModel,
     Course,
@@ -18,6 +19,13 @@ from simulation.plan import (
     PoolTooSmall,
 )
 from simulation.rates import Crowd, Crowds, EngineRates, Rates, TrainerRates, Waits
+from simulation.recorded import (
+    RecordedGroup,
+    RecordedJob,
+    RecordedRollout,
+    RecordedStep,
+    RecordedTurn,
+)
 from simulation.rehearsal import RehearsedWorld, rehearse, setup_of
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 from tests.simulation.plans import plan
@@ -179,6 +187,20 @@ def test_a_sandbox_is_held_from_the_opening_to_the_end_with_its_waits() -> None:
     waits = replace(NO_WAITS, place_s=2.0, close_s=4.0)
     longer, plain = run(small(), groups=Same(waits=waits)), run(small())
     assert longer.sandbox_s - plain.sandbox_s == pytest.approx(2 * 2 * (2.0 + 4.0), rel=0.01)
+
+
+def test_a_run_counts_machines_as_its_record_does() -> None:
+    waits = replace(NO_WAITS, place_s=2.0, close_s=4.0)
+    ran = run(small(max_steps=1), groups=Same(waits=waits))
+    # Placed 2 s after the opening; 2.1 s and 1.1 s of generation, 3 s of a tool, 4 s to its end.
+    turns = (RecordedTurn(10, 10, 20, 2.1, 3.0), RecordedTurn(35, 5, 10, 1.1, 0.0))
+    one = RecordedRollout("engine0", 2.0, 2.0 + 6.2 + 4.0, turns, 0.0)
+    group = RecordedGroup(0, 0.0, one.ended_s, one.ended_s, (one, one))
+    record = course_of(RecordedJob((group,), (RecordedStep(1, 20.0, 3.0, 2.0, 90),), ()))
+    assert ran.generate_s == pytest.approx(record.generate_s, rel=0.01)
+    assert ran.busy_s == pytest.approx(record.busy_s, rel=0.01)
+    assert ran.sandbox_s == pytest.approx(record.sandbox_s, rel=0.01)
+    assert ran.sandboxes_peak == record.sandboxes_peak == 2
 
 
 def test_work_of_groups_that_were_never_graded_is_not_counted() -> None:
