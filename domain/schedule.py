@@ -40,6 +40,8 @@ class WaitReason(StrEnum):
     """Its turn waits at the engine, whose slots are taken."""
     WAITS_FOR_KV = "waits_for_kv"
     """Its turn waits at the engine, which has slots and no room for its keys and values."""
+    WAITS_FOR_STEP = "waits_for_step"
+    """Its turn waits at the engine, which takes it at its next step."""
     WAITS_FOR_WEIGHTS = "waits_for_weights"
     """The engine takes new weights, or no engine serves the version that it needs."""
     WAITS_FOR_SANDBOX = "waits_for_sandbox"

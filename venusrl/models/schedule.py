@@ -15,7 +15,7 @@ Stage = Literal["waiting", "placed", "ended"]
 
 WaitReason = Literal[
     "running", "in_tool", "attaching", "saving", "waits_for_slot", "waits_for_kv",
-    "waits_for_weights", "waits_for_sandbox", "sandbox_starts", "waits_for_place",
+    "waits_for_step", "waits_for_weights", "waits_for_sandbox", "sandbox_starts", "waits_for_place",
     "waits_for_engine", "waits_for_node", "waits_for_host", "retry_backoff", "paused_by_pressure",
     "cancelling", "waits_for_siblings", "waits_for_grade", "waits_for_batch", "in_batch",
     "job_not_running", "not_reported",
