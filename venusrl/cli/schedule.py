@@ -58,7 +58,9 @@ def _show_bounds(found: "Schedule") -> None:
     fields: dict[str, object] = {"job": f"{found.job_id} is {found.state}"}
     if found.written_at is not None:
         fields |= {
-            "step": f"{found.filling_step} is being filled, {found.need} groups to come",
+            "step": "all are committed"
+            if found.filling_step is None
+            else f"{found.filling_step} is being filled, {found.need} groups to come",
             "lanes": _counts({name: count for name, count in found.lanes.items() if count}),
             "next group": None
             if upcoming is None
