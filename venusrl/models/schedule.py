@@ -142,8 +142,8 @@ class SandboxProfile(Answer):
     """Sandboxes of the job, and the memory that they were given."""
 
     held: int
-    free: int
-    """Of the whole pool, for any job."""
+    free: int | None = None
+    """Of the whole pool, for any job; None of an ended one."""
     total: int
     declared_bytes: int
     used_bytes: int | None = None
@@ -152,11 +152,12 @@ class SandboxProfile(Answer):
 
 
 class Profile(Answer):
-    """How well a job uses what it holds, as the scheduler said last."""
+    """How well a job uses what it holds, as the scheduler said last; an ended one holds nothing."""
 
     job_id: str
     state: str
     written_at: datetime | None = None
+    """When the figures were taken: of an ended job, at its end."""
     active_batch: ActiveBatch | None = None
     kv_usage: float | None = None
     hit_rate: float | None = None
