@@ -18,12 +18,13 @@ AHEAD: Final = 1.5
 
 def ratio_of(spec: JobSpec) -> tuple[float, str]:
     """`async_ratio` for `auto`, and why."""
-    if spec.scheduling.strategy == StrategyName.SLIME_SYNC:
+    strategy = StrategyName(spec.scheduling.strategy)
+    if strategy is StrategyName.SLIME_SYNC:
         sampled = max(spec.scheduling.knobs.get("over_sampling", 1.0), 1.0)
         return sampled, "slime-sync: one sampled batch at a time"
     if _is_synchronous(spec):
         return 1.0, "synchronous: nothing runs ahead"
-    if spec.scheduling.strategy == StrategyName.ROLLFLASH and rollflash_batches(spec) < AHEAD:
+    if strategy is StrategyName.ROLLFLASH and rollflash_batches(spec) < AHEAD:
         return max(rollflash_batches(spec), 1.0), "rollflash: as many as its queues hold"
     return AHEAD, "half a batch ahead"
 
