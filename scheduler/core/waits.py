@@ -3,7 +3,7 @@
 Reads the state and changes nothing; of a strategy it asks only what learns nothing from being asked
 (`Rules.holds_back`), or a look at a schedule would change what is decided after it. The reasons follow
 the rules that decide (`forks.py`, `placement.py`, `grading.py`, `batches.py`, `pacing.py`), in the order
-in which they do; where several bounds are reached the one that time alone does not lift comes first.
+in which they do; that the last step has its groups comes before all bounds, which it outlasts.
 """
 
 from dataclasses import dataclass

@@ -176,6 +176,17 @@ def test_a_home_is_read_by_term(store: Path, tmp_path_factory: pytest.TempPathFa
     assert command.main(["--home", str(home)]) == 2
 
 
+def test_a_damaged_object_of_a_store_is_named(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = files_of(store)[1]
+    damaged.write_bytes(b"")
+    assert command.main(["--store", store.as_uri()]) == 2
+    said = capsys.readouterr()
+    assert f"cannot read event-log/0000000001/{damaged.name}: " in said.err
+    assert said.out.count("identical") == 2
+
+
 def test_a_damaged_last_segment_proves_nothing_of_the_end(store: Path) -> None:
     files_of(store)[-1].write_bytes(b"")
     assert command.main([str(store), "--term", "2"]) == 2
