@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.schedule import cells, run
-from benchmarks.schedule.arguments import CHOSEN, case_of
-from benchmarks.schedule.cases import PUBLISHED, Bounds, Case
+from benchmarks.schedule.arguments import CHOSEN, case_of, knob_fault
+from benchmarks.schedule.cases import PUBLISHED, Bounds, Case, tuned_knobs
 from benchmarks.schedule.records import Record
 from domain.plan import Mechanism, StrategyName
 from tests.unit.benchmarks.schedule.small import CONTEXT, record
@@ -80,3 +80,8 @@ def test_cells_without_a_run_are_an_error(
     with pytest.raises(SystemExit):
         cells.main()
     assert "no run of these strategies" in capsys.readouterr().err
+
+
+def test_the_tuned_baselines_have_numbers_that_a_job_may_set() -> None:
+    for strategy, numbers in tuned_knobs().items():
+        assert knob_fault(strategy, numbers) is None, strategy
