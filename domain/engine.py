@@ -265,6 +265,8 @@ class EngineStats:
     slots: int
     kv_pages_used: int
     kv_pages: int
+    kv_pages_held: int
+    """Of running turns; an engine makes the others free when a turn needs them."""
     retained_rollouts: int
     steps: int
     sampled_tokens: int

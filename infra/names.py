@@ -116,7 +116,13 @@ EVENT_LOG_FOLDER: Final = "event-log"
 
 def event_log_path(term: int, opened_ms: int, segment: int, first_ms: int) -> str:
     """Create-only path of a segment; the name alone says its place, and how old it is."""
-    return f"{EVENT_LOG_FOLDER}/{term:010d}/{opened_ms:013d}-{segment:08d}-{first_ms:013d}.segment"
+    name = f"{opened_ms:013d}-{segment:08d}-{first_ms:013d}.segment"
+    return f"{EVENT_LOG_FOLDER}/{event_log_folder(term)}/{name}"
+
+
+def event_log_folder(term: int) -> str:
+    """Folder of a term's segments inside `EVENT_LOG_FOLDER`."""
+    return f"{term:010d}"
 
 
 def first_ms_of(path: str) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from api.jobs.outcome import Outcome, Surroundings
+from api.jobs.running_ahead import order_of, ratio_of
 from api.jobs.uses import FROM_ELSEWHERE, evaluated, uses_of
 from infra.settings import Settings
 from venusrl.env.host.manifest import EnvironmentLimits
@@ -143,21 +144,5 @@ def _of_learning(spec: JobSpec, model: BaseModelInfo) -> Iterator[Choice]:
 
 
 def _of_scheduling(spec: JobSpec) -> Iterator[Choice]:
-    is_synchronous = spec.scheduling.max_staleness == 0 and spec.scheduling.async_ratio in (
-        "auto",
-        1.0,
-    )
-    if spec.scheduling.strategy == "slime-sync":
-        ratio = max(spec.scheduling.knobs.get("over_sampling", 1.0), 1.0)
-        yield Choice("/scheduling/async_ratio", ratio, "slime-sync: one sampled batch at a time")
-    else:
-        yield Choice(
-            "/scheduling/async_ratio",
-            1.0 if is_synchronous else 1.5,
-            "synchronous: nothing runs ahead" if is_synchronous else "half a batch ahead",
-        )
-    yield Choice(
-        "/scheduling/order",
-        "longest" if is_synchronous else "oldest",
-        "makespan counts" if is_synchronous else "bounds staleness best",
-    )
+    yield Choice("/scheduling/async_ratio", *ratio_of(spec))
+    yield Choice("/scheduling/order", *order_of(spec))

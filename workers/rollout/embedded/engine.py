@@ -148,6 +148,7 @@ class EmbeddedEngine:
     def stats(self) -> EngineStats:
         """Counters and gauges, read beside the running thread: each is right, not all at once."""
         core, counters = self._core, self._core.counters
+        pages = -(-core.rows.kv_length // PAGE_TOKENS)
         return EngineStats(
             version=core.version,
             weights_sha=core.weights_sha,
@@ -155,8 +156,9 @@ class EmbeddedEngine:
             active=core.active,
             waiting=len(core.waiting),
             slots=core.slots,
-            kv_pages_used=int(-(-core.rows.kv_length // PAGE_TOKENS).sum()),
+            kv_pages_used=int(pages.sum()),
             kv_pages=self._pages_total(),
+            kv_pages_held=int(pages[: core.active].sum()),
             retained_rollouts=len(core.rows.idle),
             steps=counters.steps,
             sampled_tokens=counters.sampled_tokens,
