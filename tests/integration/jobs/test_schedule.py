@@ -79,7 +79,10 @@ def test_every_open_rollout_of_a_running_job_says_what_it_waits_for(stack: Stack
     profile = stack.client.jobs.profile(job.id)
     assert sum(profile.staleness.values()) == 2
     assert profile.active_batch is not None
-    assert profile.active_batch.engine_slots == 2
+    assert (profile.active_batch.running_rollouts, profile.active_batch.engine_slots) == (0, 0)
+    assert profile.sandboxes is not None
+    assert profile.sandboxes.held == 0
+    assert profile.written_at is not None
     (engine,) = profile.engines
     assert engine.slots == 2
     assert engine.sampled_tokens

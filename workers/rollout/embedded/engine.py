@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import torch
 
 from domain.engine import (
+    PAGE_TOKENS,
     Capability,
     EngineInfo,
     EngineRefused,
@@ -46,9 +47,6 @@ from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.forward import PackedModel, pack
 from workers.rollout.embedded.probe import compare
 from workers.rollout.embedded.weights import read_weights
-
-PAGE_TOKENS: Final = 16
-"""Tokens that one page of the statistics stands for."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` waits for the decode step in progress."""
@@ -150,6 +148,7 @@ class EmbeddedEngine:
     def stats(self) -> EngineStats:
         """Counters and gauges, read beside the running thread: each is right, not all at once."""
         core, counters = self._core, self._core.counters
+        pages = -(-core.rows.kv_length // PAGE_TOKENS)
         return EngineStats(
             version=core.version,
             weights_sha=core.weights_sha,
@@ -157,8 +156,9 @@ class EmbeddedEngine:
             active=core.active,
             waiting=len(core.waiting),
             slots=core.slots,
-            kv_pages_used=int(-(-core.rows.kv_length // PAGE_TOKENS).sum()),
+            kv_pages_used=int(pages.sum()),
             kv_pages=self._pages_total(),
+            kv_pages_held=int(pages[: core.active].sum()),
             retained_rollouts=len(core.rows.idle),
             steps=counters.steps,
             sampled_tokens=counters.sampled_tokens,
