@@ -20,6 +20,9 @@ from domain.kv_ticket import KvTicket
 RequestId = NewType("RequestId", str)
 """Names one call of `generate`; chosen by the caller, unique among the engine's open requests."""
 
+PAGE_TOKENS: Final = 16
+"""Tokens that one page stands for in what the embedded engine reports."""
+
 PROBE_TOLERANCE: Final = 1e-3
 """Largest |delta log p| of a probe. Kernels differ by 1e-4 at most (measured); a wrong tensor by more."""
 
@@ -297,6 +300,8 @@ class EngineStats:
     slots: int
     kv_pages_used: int
     kv_pages: int
+    kv_pages_held: int
+    """Of running turns; an engine makes the others free when a turn needs them."""
     retained_rollouts: int
     steps: int
     sampled_tokens: int

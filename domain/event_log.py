@@ -33,6 +33,8 @@ class LogHeader:
     """Records that the log lacks so far, because they came faster than the store took them."""
     refused: tuple[tuple[str, int], ...]
     """Events that `accept` refused so far, by reason; they change nothing and are not recorded."""
+    is_last: bool = False
+    """The leader stepped down in order and nothing follows; one that was killed never says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ names the source. They stand here, below the core and the gateway, because one r
 lists and checks them; a sweep that tunes a baseline walks the same table.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from domain.plan import StrategyName
@@ -127,6 +129,30 @@ KNOBS: Final[dict[StrategyName, tuple[Knob, ...]]] = {
         ),
     ),
 }
+
+
+ASCENDING: Final[dict[StrategyName, tuple[tuple[str, ...], ...]]] = {
+    StrategyName.AIMD: (
+        ("grow_below", "soft_usage", "hard_usage"),
+        ("target_usage", "soft_usage"),
+        ("in_flight_min", "in_flight_max"),
+    ),
+    StrategyName.TTL: (("ttl_unknown_s", "ttl_max_s"),),
+}
+"""Numbers that must not fall in this order: a cap that grows where it is trimmed means nothing."""
+
+
+def contradictions(
+    strategy: StrategyName, values: Mapping[str, float]
+) -> list[tuple[tuple[str, float], tuple[str, float]]]:
+    """Neighbours of `ASCENDING` that fall, each with its value: what is set, else the default."""
+    known = {knob.name: values.get(knob.name, knob.default) for knob in KNOBS[strategy]}
+    return [
+        ((lower, known[lower]), (upper, known[upper]))
+        for names in ASCENDING.get(strategy, ())
+        for lower, upper in pairwise(names)
+        if known[lower] > known[upper]
+    ]
 
 
 def find(strategy: StrategyName, name: str) -> Knob | None:

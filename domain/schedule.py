@@ -5,6 +5,9 @@ What is shown of a running job never says "unknown": whoever adds a way to wait 
 
 from enum import StrEnum
 
+Numbers = tuple[tuple[str, float], ...]
+"""What a reason says beside its name; times are seconds of the clock that `step` is given."""
+
 
 class Lane(StrEnum):
     """Where a live group stands; unfinished ones in the order in which they are served."""
@@ -40,6 +43,8 @@ class WaitReason(StrEnum):
     """Its turn waits at the engine, whose slots are taken."""
     WAITS_FOR_KV = "waits_for_kv"
     """Its turn waits at the engine, which has slots and no room for its keys and values."""
+    WAITS_FOR_STEP = "waits_for_step"
+    """Its turn waits at the engine, which takes it at its next step."""
     WAITS_FOR_WEIGHTS = "waits_for_weights"
     """The engine takes new weights, or no engine serves the version that it needs."""
     WAITS_FOR_SANDBOX = "waits_for_sandbox"
@@ -56,6 +61,8 @@ class WaitReason(StrEnum):
     """After a change of leader: the host that may hold it has neither joined nor been lost."""
     RETRY_BACKOFF = "retry_backoff"
     """Its last try failed; the next one starts later."""
+    HELD_BY_STRATEGY = "held_by_strategy"
+    """It has its sandbox and an engine could run it; the job's strategy gives it no place yet."""
     PAUSED_BY_PRESSURE = "paused_by_pressure"
     """Held back because the engines' keys and values are full."""
     CANCELLING = "cancelling"
@@ -65,7 +72,9 @@ class WaitReason(StrEnum):
     WAITS_FOR_GRADE = "waits_for_grade"
     """Its group has ended and has no verdicts yet."""
     WAITS_FOR_BATCH = "waits_for_batch"
-    """Its group is complete and has no position in a step; of an evaluation: others of it run."""
+    """Its group is complete and has no position in a step."""
+    WAITS_FOR_EVALUATION = "waits_for_evaluation"
+    """Its group of an evaluation is complete; others of that evaluation are not."""
     IN_BATCH = "in_batch"
     """Its group has a position in the step being filled."""
     JOB_NOT_RUNNING = "job_not_running"
@@ -78,10 +87,13 @@ class NextGroup(StrEnum):
     """Whether one more training group may start, or the first thing that forbids it."""
 
     MAY_START = "may_start"
-    """None of the others: it starts at once, unless the strategy holds it back for KV pressure."""
+    """None of the others: it starts at once, unless another job's claim to the sandboxes goes first."""
     JOB_NOT_RUNNING = "job_not_running"
+    LAST_STEP = "last_step"
+    """The steps that are left have all their groups."""
     WAITS_FOR_ENGINE = "waits_for_engine"
     WAITS_FOR_WEIGHTS = "waits_for_weights"
+    """No engine serves a policy that is new enough to start with."""
     WAITS_FOR_SIGNAL = "waits_for_signal"
     """No group of a whole batch had any variance; one probe at a time."""
     WAITS_FOR_SUCCESS = "waits_for_success"
@@ -90,6 +102,8 @@ class NextGroup(StrEnum):
     """More groups would become too old: m + v + 1 batches are alive."""
     ACTIVE_BATCH = "active_batch"
     """ceil(a x B) groups are unfinished."""
+    HELD_BY_STRATEGY = "held_by_strategy"
+    """The job's strategy starts none, within the bounds that all strategies have."""
     EVALUATION = "evaluation"
     """An evaluation waits for sandboxes first."""
     SANDBOXES = "sandboxes"

@@ -7,7 +7,7 @@ from typing import Final
 
 from celery import Celery
 
-from infra.names import CHORE_QUEUE, HOST_QUEUE, HOST_TASK
+from infra.names import CHORE_QUEUE, HOST_QUEUE, HOST_TASK, PLAN_QUEUE, PLAN_TASK
 
 VISIBILITY_TIMEOUT_S: Final = 3600
 """Chores end long before it; host tasks are acked early, so that redelivery never concerns them."""
@@ -18,7 +18,7 @@ def make_app(broker_url: str) -> Celery:
     app = Celery("venus", broker=broker_url)
     app.conf.update(
         task_default_queue=CHORE_QUEUE,
-        task_routes={HOST_TASK: {"queue": HOST_QUEUE}},
+        task_routes={HOST_TASK: {"queue": HOST_QUEUE}, PLAN_TASK: {"queue": PLAN_QUEUE}},
         task_ignore_result=True,
         task_serializer="json",
         accept_content=["json"],

@@ -10,6 +10,9 @@ HOST_TASK: Final = "venus.host"
 CHORE_TASK: Final = "venus.chore"
 """Celery task `chore(operation id)`: wakes a worker for a row of `operation`."""
 
+PLAN_TASK: Final = "venus.plan"
+"""Celery task `plan(operation id)`: as `chore`, for forecasts, which nobody else shall wait behind."""
+
 DELIVER_TASK: Final = "venus.deliver"
 """Celery task `deliver()`: wakes a worker for due rows of `webhook_delivery`."""
 
@@ -29,6 +32,12 @@ PLAN: Final = "plan"
 
 HOST_QUEUE: Final = "hosts"
 CHORE_QUEUE: Final = "chores"
+PLAN_QUEUE: Final = "plans"
+
+
+def chore_task(kind: str) -> str:
+    """The Celery task that does operations of this kind."""
+    return PLAN_TASK if kind == PLAN else CHORE_TASK
 
 
 def trajectory_path(job: JobId, rollout: RolloutId, try_: int, hop: int) -> str:
@@ -107,7 +116,13 @@ EVENT_LOG_FOLDER: Final = "event-log"
 
 def event_log_path(term: int, opened_ms: int, segment: int, first_ms: int) -> str:
     """Create-only path of a segment; the name alone says its place, and how old it is."""
-    return f"{EVENT_LOG_FOLDER}/{term:010d}/{opened_ms:013d}-{segment:08d}-{first_ms:013d}.segment"
+    name = f"{opened_ms:013d}-{segment:08d}-{first_ms:013d}.segment"
+    return f"{EVENT_LOG_FOLDER}/{event_log_folder(term)}/{name}"
+
+
+def event_log_folder(term: int) -> str:
+    """Folder of a term's segments inside `EVENT_LOG_FOLDER`."""
+    return f"{term:010d}"
 
 
 def first_ms_of(path: str) -> int | None:

@@ -66,6 +66,7 @@ class _Made:
     path: str
     data: bytes
     records: int
+    is_last: bool
 
 
 class EventLog:
@@ -89,6 +90,10 @@ class EventLog:
         self._code = code_identity()
         self._waiting: deque[_Noted | LogGap] = deque()
         self._number = 0
+        self._now = self._opened_at
+        """Of the newest step."""
+        self._is_ended = False
+        """The last segment that was stored says that it is the last."""
         self._commands = 0
         self._segment = 0
         self._made: _Made | None = None
@@ -105,6 +110,7 @@ class EventLog:
     ) -> None:
         """Take one step; never waits, never raises."""
         number, self._number = self._number, self._number + 1
+        self._now = now
         if len(self._waiting) >= WAITING_MAX:
             self._drop(number)
             return
@@ -128,13 +134,17 @@ class EventLog:
                 await asyncio.sleep(AGAIN_S)
 
     async def close(self) -> None:
-        """Store what waits, if the store takes it at once."""
+        """Store what waits, if the store takes it at once, and that the log ends there."""
+        self._is_ended = self._number == 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                while self._next() and await self._write():
+                while self._has_more() and await self._write(closing=True):
                     pass
         if self._waiting:
             self._log.warning("event_log.cut", records=len(self._waiting))
+
+    def _has_more(self) -> bool:
+        return not self._is_ended and bool(self._next() or not self._waiting)
 
     def _drop(self, number: int) -> None:
         last = self._waiting[-1]
@@ -145,16 +155,18 @@ class EventLog:
         self._log.warning("event_log.dropping", number=number)
         self._waiting.append(LogGap(number, 1))
 
-    async def _write(self) -> bool:
+    async def _write(self, closing: bool = False) -> bool:
         """Store the next segment; whether the store took it. Its records wait until then.
 
         The same bytes are offered again: a create that failed may have taken effect.
         """
         if self._made is None:
             taken = self._next()
-            if not taken:
+            is_last = closing and len(taken) == len(self._waiting)
+            if not taken and not is_last:
                 return True
-            self._made = await asyncio.to_thread(_encoded, self._header(taken[0].number), taken)
+            header = self._header(taken[0].number if taken else self._number, is_last)
+            self._made = await asyncio.to_thread(_encoded, header, taken, self._now)
         made = self._made
         try:
             await self._blobs.create(made.path, made.data)
@@ -170,9 +182,10 @@ class EventLog:
         for _ in range(made.records):
             one = self._waiting.popleft()
             self._commands -= len(one.commands) if isinstance(one, _Noted) else 0
+        self._is_ended = made.is_last and not self._waiting
         return True
 
-    def _header(self, first: int) -> LogHeader:
+    def _header(self, first: int, is_last: bool) -> LogHeader:
         return LogHeader(
             term=self._term,
             opened_at=self._opened_at,
@@ -183,6 +196,7 @@ class EventLog:
             code=self._code,
             dropped=self.dropped,
             refused=tuple(sorted((reason.value, n) for reason, n in self.refused.items())),
+            is_last=is_last,
         )
 
     def _next(self) -> list[_Noted | LogGap]:
@@ -197,11 +211,12 @@ class EventLog:
         return taken[:-1] if taken and isinstance(taken[-1], LogGap) else taken
 
 
-def _encoded(header: LogHeader, taken: Sequence[_Noted | LogGap]) -> _Made:
-    first_s = next((one.now for one in taken if isinstance(one, _Noted)), header.opened_at)
+def _encoded(header: LogHeader, taken: Sequence[_Noted | LogGap], now: float) -> _Made:
+    first_s = next((one.now for one in taken if isinstance(one, _Noted)), now)
     times = (int(header.opened_at * 1000), int(first_s * 1000))
     path = event_log_path(header.term, times[0], header.segment, times[1])
-    return _Made(path, encode_segment(header, [_entry(one) for one in taken]), len(taken))
+    data = encode_segment(header, [_entry(one) for one in taken])
+    return _Made(path, data, len(taken), header.is_last)
 
 
 def _entry(one: _Noted | LogGap) -> LogEntry:

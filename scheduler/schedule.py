@@ -188,7 +188,8 @@ def head_of(view: ScheduleView) -> Body:
 
 _FIGURES: Final[Mapping[WaitReason, tuple[str, ...]]] = {
     WaitReason.WAITS_FOR_SLOT: ("slots", "waiting"),
-    WaitReason.WAITS_FOR_KV: ("kv_pages", "kv_pages_used", "waiting"),
+    WaitReason.WAITS_FOR_KV: ("kv_pages", "kv_pages_held", "waiting"),
+    WaitReason.WAITS_FOR_STEP: ("slots", "active", "waiting"),
     WaitReason.WAITS_FOR_WEIGHTS: ("policy_version",),
 }
 """Figures of the engine host that belong to a reason."""

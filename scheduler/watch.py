@@ -26,7 +26,7 @@ from domain.plan import JobLimits
 from domain.states import Desired, HostKind
 from infra.ids import IdSource
 from infra.logging import get_logger
-from infra.names import CHORE_TASK, DELIVER_TASK, HOST_TASK, TIDY_TASK
+from infra.names import DELIVER_TASK, HOST_TASK, PLAN, TIDY_TASK, chore_task
 from infra.settings import Settings
 from scheduler.context import JobContext, JobUnreadable, load_context
 from scheduler.hosts import Hosts
@@ -59,6 +59,10 @@ REDISPATCH_S: Final = 4.0
 
 CHORE_AGAIN_S: Final = 15.0
 """An operation that nobody took up is sent again; chores start within a second or two."""
+
+PLAN_WAKE_S: Final = 2 * CHORE_AGAIN_S
+"""A plan waits minutes for those before it and is sent again meanwhile: its wake-ups must not pile up,
+each would cost a process."""
 
 CHORE_DEAD_S: Final = 320.0
 """A running chore is ended by its own worker before; after this the worker is gone."""
@@ -163,7 +167,9 @@ class ChoreWatch:
             await preparation.settle_failed(connection)
             await assets.settle_failed(connection)
         for operation in due:
-            await wake(self._broker, CHORE_TASK, [operation])
+            expires = PLAN_WAKE_S if operation.kind == PLAN else None
+            task = chore_task(operation.kind)
+            await wake(self._broker, task, [operation.operation_id], expires=expires)
         await self.settle()
         await self._look_at_deliveries()
         if time.monotonic() - self._tidied_at >= TIDY_AGAIN_S:

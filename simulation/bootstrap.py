@@ -15,9 +15,11 @@ from simulation.recorded import (
     engine_rows,
     fit_engine,
     fit_trainer,
+    is_flat,
     sync_s_of,
     waits_of,
 )
+from simulation.usage import length, peak, union
 from simulation.workload.workload import chance_of
 
 
@@ -40,12 +42,12 @@ class DrawnGroups:
         source = self.groups[chance.randrange(len(self.groups))]
         places = _places(len(source.rollouts), self.size, chance)
         members = [source.rollouts[place] for place in places]
-        rewards = [one.reward for one in members if one.reward is not None]
+        rewards = [one.reward for one in members]
         return PlannedGroup(
             members=tuple(one.trajectory() for one in members),
             waits=tuple(self.waits[source.ordinal, place] for place in places),
             grade_s=max(source.graded_s - source.closed_s, 0.0),
-            is_flat=bool(rewards) and min(rewards) == max(rewards),
+            is_flat=is_flat(rewards),
         )
 
 
@@ -65,6 +67,7 @@ class RecordedInputs:
     """Other engine slots than the recorded ones."""
     _rows: dict[int, list[Row]] = field(init=False, repr=False)
     _groups: list[RecordedGroup] = field(init=False, repr=False)
+    _with_signal: list[RecordedGroup] = field(init=False, repr=False)
     _waits: dict[tuple[int, int], Waits] = field(init=False, repr=False)
     _crowds: Crowds = field(init=False, repr=False)
 
@@ -74,6 +77,7 @@ class RecordedInputs:
         self._groups = [group for group in self.job.groups if _is_whole(group)]
         if not self._groups:
             raise NotEnoughRecorded("no group has the turns of all its rollouts")
+        self._with_signal = [group for group in self._groups if not group.is_flat]
         self._rows = engine_rows(self._groups)
         self._waits = waits_of(self.job)
         self._crowds = crowds_of(self.job, self._waits)
@@ -81,6 +85,9 @@ class RecordedInputs:
     def draw(self, chance: Random, group_size: int) -> Draw:
         """One bootstrap sample of groups and of steps."""
         groups = [self._groups[chance.randrange(len(self._groups))] for _ in self._groups]
+        if self._with_signal and all(group.is_flat for group in groups):
+            # The job made steps: a truth in which it never would is none of the possible ones.
+            groups[0] = self._with_signal[chance.randrange(len(self._with_signal))]
         steps = [self.job.steps[chance.randrange(len(self.job.steps))] for _ in self.job.steps]
         rows = [row for group in groups for row in self._rows[group.ordinal]]
         fitted = fit_engine(rows, self.slots or self.job.slots, self.job.kv_tokens)
@@ -97,6 +104,7 @@ def _is_whole(group: RecordedGroup) -> bool:
 def course_of(job: RecordedJob) -> Course:
     """What the recorded job really did, in the measures of a simulated one."""
     rollouts = [(group, one) for group in job.groups for one in group.rollouts]
+    held = [(group.opened_s, one.ended_s) for group, one in rollouts]
     began_s = min(group.opened_s for group in job.groups)
     return Course(
         began_s=began_s,
@@ -105,8 +113,8 @@ def course_of(job: RecordedJob) -> Course:
         engines=job.engines,
         generate_s=sum(one.generate_s for _, one in rollouts),
         busy_s=_busy_s(job),
-        sandbox_s=sum(one.ended_s - group.opened_s for group, one in rollouts),
-        sandboxes_peak=_peak([(group.opened_s, one.ended_s) for group, one in rollouts]),
+        sandbox_s=length(held),
+        sandboxes_peak=peak(held),
     )
 
 
@@ -121,21 +129,4 @@ def _busy_s(job: RecordedJob) -> float:
                 now = start + turn.generate_s
                 spans.setdefault(one.host, []).append((start, now))
                 now += turn.tool_s
-    return sum(_union(sorted(host)) for host in spans.values())
-
-
-def _union(spans: Sequence[tuple[float, float]]) -> float:
-    covered, until = 0.0, float("-inf")
-    for start, end in spans:
-        covered += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return covered
-
-
-def _peak(spans: Sequence[tuple[float, float]]) -> int:
-    moments = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-    held = peak = 0
-    for _, change in moments:
-        held += change
-        peak = max(peak, held)
-    return peak
+    return sum(union(host) for host in spans.values())

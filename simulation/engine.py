@@ -431,7 +431,8 @@ class ModelledEngine:
 
     def _start(self, stream: Stream) -> None:
         """A waiting turn has its pages: fetch what lies elsewhere, compute the rest."""
-        waited = self.clock.now - stream.arrived
+        stream.admitted = self.clock.now
+        waited = stream.admitted - stream.arrived
         stream.waited_s += waited
         self.room.note_wait(waited)
         self.counts.prompt_tokens += stream.context

@@ -6,9 +6,9 @@ Method. A replica is one whole simulated run. Recorded inputs are a bootstrap (E
 are drawn with replacement from the recorded ones, and the engine's and the trainer's costs are fitted
 anew to that draw, so that a replica carries the chance of the work and the uncertainty of the fit at
 once. Declared inputs draw a profile and a speed around the stated ones instead. What the model itself
-gets wrong is not in a resample: times are multiplied by exp(N(0, model_error)), which a what-if takes
-from its own error on the unchanged settings. The interval is the 10 % to the 90 % quantile of the
-replicas, which makes it an 80 % interval; the forecast is their median.
+gets wrong is not in a resample: times are multiplied by exp(N(0, model_error)); a what-if then takes
+out its own error on the unchanged settings (`correction.py`). The interval is the 10 % to the 90 %
+quantile of the replicas, which makes it an 80 % interval; the forecast is their median.
 """
 
 import math
@@ -32,11 +32,25 @@ HIGH: Final = 0.9
 MODEL_ERROR_MIN: Final = 0.1
 """Standard deviation of the logarithm of time below which no model is believed."""
 
+RUNS_MIN: Final = 2
+"""Runs of a forecast that ran out of time: one alone has no interval."""
+
 HOUR_S: Final = 3600.0
+
+GoesOn = Callable[[], bool]
+"""Whether there is time left."""
 
 
 class PlanTooLarge(ValueError):
     """The plan passes a limit; the message names it."""
+
+
+class PoolTooSmall(ValueError):
+    """The pool never holds the job; the message says what it lacks."""
+
+
+class OutOfTime(Exception):
+    """A run was given up: its forecast has no time left."""
 
 
 class CannotModel(ValueError):
@@ -94,7 +108,7 @@ class PlanRequest:
     """A question: this plan, this pool, these inputs.
 
     `plan.max_steps` is the job's end; `steps` of it are simulated and the rest is as the later half
-    of those. `bias` multiplies every time: what was measured over what the model said, if known.
+    of those.
     """
 
     plan: JobPlan
@@ -104,7 +118,6 @@ class PlanRequest:
     replicas: int
     seed: int = 0
     model_error: float = MODEL_ERROR_MIN
-    bias: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +182,15 @@ class Forecast:
     replicas: int
 
 
-Rehearse = Callable[[JobPlan, PlanPool, Draw], Course]
-"""Runs a plan to its last step in virtual time."""
+Rehearse = Callable[[JobPlan, PlanPool, Draw, GoesOn], Course]
+"""Runs a plan to its last step in virtual time. Raises OutOfTime."""
 
 
-def forecast(
-    request: PlanRequest, rehearse: Rehearse, goes_on: Callable[[], bool] = lambda: True
-) -> Forecast:
+def forecast(request: PlanRequest, rehearse: Rehearse, goes_on: GoesOn = lambda: True) -> Forecast:
     """Median and 80 % interval of every figure.
 
-    `goes_on` is asked before each replica after the first two: a budget of time may end a forecast
-    early, with the replicas that it has.
+    `goes_on` is asked before each replica and within it: a budget of time may end a forecast early,
+    with the replicas that ended. Raises PlanTooLarge when these are too few.
     """
     plan = replace(request.plan, max_steps=min(request.steps, request.plan.max_steps))
     left = request.plan.max_steps - plan.max_steps
@@ -187,15 +198,23 @@ def forecast(
     staleness: list[tuple[float, ...]] = []
     slots = 0
     for number in range(request.replicas):
-        if number >= 2 and not goes_on():
+        if not goes_on():
             break
         chance = chance_of(request.seed, number, "plan")
         draw = request.inputs.draw(chance, plan.group_size)
         slots = draw.rates.engine.slots
-        course = rehearse(plan, request.pool, draw)
-        factor = request.bias * log_normal(chance, request.model_error)
+        try:
+            course = rehearse(plan, request.pool, draw, goes_on)
+        except OutOfTime:
+            break
+        factor = log_normal(chance, request.model_error)
         runs.append(_scaled(figures_of(course, left), factor))
         staleness.append(shares_of(course.staleness))
+    if len(runs) < min(RUNS_MIN, request.replicas):
+        raise PlanTooLarge(
+            f"{len(runs)} of {request.replicas} simulated runs ended in the time of a forecast;"
+            " ask for fewer steps, or smaller batches"
+        )
     by_figure = {figure: interval_of([run[figure] for run in runs]) for figure in Figure}
     return Forecast(by_figure, _by_lag(staleness), slots, plan.max_steps, len(runs))
 

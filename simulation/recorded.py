@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from domain.advantage import ZERO_VARIANCE_TOLERANCE
 from simulation.fitting import Row, fit_relative, log_spread
 from simulation.rates import Crowd, Crowds, EngineRates, TrainerRates, Waits
 from simulation.summary import quantile
@@ -97,6 +98,11 @@ class RecordedGroup:
     def prefix_tokens(self) -> int:
         """The first prompt, which all members share."""
         return min((one.turns[0].prompt_tokens for one in self.rollouts if one.turns), default=0)
+
+    @property
+    def is_flat(self) -> bool:
+        """Its members' rewards are all equal."""
+        return is_flat([one.reward for one in self.rollouts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +279,12 @@ def crowds_of(job: RecordedJob, waits: Mapping[tuple[int, int], Waits]) -> Crowd
         turn=_line([(one.crowd, one.turn_s) for one in waits.values()]),
         grade=_line(grades),
     )
+
+
+def is_flat(rewards: Sequence[float | None]) -> bool:
+    """Whether no advantage differs from zero, as the trainer sees it; unknown rewards say nothing."""
+    known = [reward for reward in rewards if reward is not None]
+    return bool(known) and max(known) - min(known) <= ZERO_VARIANCE_TOLERANCE
 
 
 def sync_s_of(job: RecordedJob) -> float:

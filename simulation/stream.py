@@ -62,6 +62,8 @@ class Stream:
     output_left: int = 0
     phase: Phase = Phase.GAP
     arrived: float = 0.0
+    admitted: float = 0.0
+    """When the open turn got its slot, the last time if it lost it meanwhile."""
     arrival: int = 0
     last_used: float = 0.0
     gap_until: float = 0.0

@@ -106,17 +106,17 @@ async def find(
     return found
 
 
-async def has_step(connection: AsyncConnection, job_id: str) -> bool:
-    """Whether the job's newest attempt has committed a step beyond its start."""
+async def steps_made(connection: AsyncConnection, job_id: str) -> int:
+    """Steps that the job's newest attempt has committed beyond its start."""
     step = t.train_step
     beyond = step.c.step > attempt.c.base_step
     query = (
-        select(step.c.step)
+        select(func.count(step.c.step))
         .join(attempt, attempt.c.id == step.c.attempt_id)
         .join(job, job.c.attempt_id == attempt.c.id)
         .where(job.c.id == job_id, beyond)
     )
-    return (await connection.execute(query.limit(1))).first() is not None
+    return int((await connection.execute(query)).scalar_one())
 
 
 async def page(

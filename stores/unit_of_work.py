@@ -10,21 +10,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from psycopg.errors import IdleInTransactionSessionTimeout
 from sqlalchemy import select
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection as AsyncConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from domain.errors import FencedOut, StoreUnavailable
 from domain.ids import HostId
+from stores import sessions
 from stores import tables as t
 
 POOL_SIZE: Final = 5
 """Per process. Heartbeats and leadership use connections of their own, never this pool."""
-
-STATEMENT_TIMEOUT_MS: Final = 15_000
-"""A statement that waits longer sits behind a stopped process; it fails and is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,7 @@ class Database:
             max_overflow=pool_size,
             pool_pre_ping=True,
             connect_args={
-                "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS}"
-                f" -c idle_in_transaction_session_timeout={STATEMENT_TIMEOUT_MS}",
+                "options": sessions.options(sessions.POOL_TIMEOUT_MS),
                 "connect_timeout": 5,
             },
         )
@@ -80,6 +78,10 @@ class Database:
                 yield connection
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             raise StoreUnavailable(str(error.__cause__ or error)) from error
+        except InternalError as error:
+            if not isinstance(error.orig, IdleInTransactionSessionTimeout):
+                raise
+            raise StoreUnavailable("this process stood still in mid transaction") from error
 
     async def close(self) -> None:
         """Close all pooled connections."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import psycopg
 
+from infra.names import CHORE_QUEUE, HOST_QUEUE, PLAN_QUEUE
 from infra.readiness import READY_VARIABLE, is_marked_ready
 from infra.settings import Settings
 from supervisor.launch import Launch
@@ -31,6 +32,9 @@ HTTP_TIMEOUT_S: Final = 1.0
 
 CHORE_CHILDREN: Final = 1
 """Chores are short and few; one child leaves the cores to engines and trainers."""
+
+PLAN_CHILDREN: Final = 1
+"""Plans wait for one another and for nobody else; each is minutes of one core."""
 
 WORKER_GRACE_S: Final = 15.0
 """A keeper ends its host, which may be writing a checkpoint's file, before it is killed."""
@@ -123,8 +127,9 @@ def own_services(plan: Plan) -> list[Service]:
     for ordinal in range(settings.schedulers):
         launch = module(plan, f"scheduler-{ordinal}", "scheduler.main")
         services.append(Service(launch, lambda _pid: has_leader(settings.database_url, since)))
-    services.append(worker(plan, "hosts", settings.pool.children))
-    services.append(worker(plan, "chores", CHORE_CHILDREN))
+    services.append(worker(plan, HOST_QUEUE, settings.pool.children))
+    services.append(worker(plan, CHORE_QUEUE, CHORE_CHILDREN))
+    services.append(worker(plan, PLAN_QUEUE, PLAN_CHILDREN))
     return services
 
 

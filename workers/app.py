@@ -1,4 +1,4 @@
-"""Entry point of Celery workers: `celery -A workers.app worker -Q hosts,chores`.
+"""Entry point of Celery workers: `celery -A workers.app worker -Q hosts,chores,plans`.
 
 Imports stay light: a slow pool child would be killed at start, and torch never enters a Celery
 process. Pool children die with the worker's main process, and hosts with their pool child, so that

@@ -27,6 +27,7 @@ from infra.names import HOST_TASK
 from infra.process import dying_with_parent
 from infra.proofs import fresh_nonce, key_sha
 from infra.settings import Intervals, Settings
+from stores import sessions
 from stores.system import leases
 from workers.app import app
 
@@ -97,7 +98,7 @@ class Keeper:
                 self._settings.database_url,
                 autocommit=True,
                 connect_timeout=3,
-                options="-c statement_timeout=3000",
+                options=sessions.options(sessions.KEEPER_TIMEOUT_MS),
             )
         return self._connection
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from api.jobs.outcome import Outcome, Surroundings
+from api.jobs.running_ahead import order_of, ratio_of
 from api.jobs.uses import FROM_ELSEWHERE, evaluated, uses_of
 from infra.settings import Settings
 from venusrl.env.host.manifest import EnvironmentLimits
@@ -61,6 +62,15 @@ def resolve(spec: JobSpec, normal: dict[str, Any], around: Surroundings, outcome
     normal["resolved"] = said
 
 
+def settle(spec: JobSpec, normal: dict[str, Any], settings: Settings) -> list[tuple[str, Any, str]]:
+    """Fill in what is open of scheduling, machines and the end, for a spec that is only planned.
+
+    What was filled in, each with its reason.
+    """
+    choices = [*_of_scheduling(spec), *_of_engines(spec, settings), *_of_end(spec)]
+    return [(one.pointer, one.value, one.reason) for one in choices if _put(normal, one)]
+
+
 def value_at(document: Any, pointer: str) -> Any:
     """What stands at a pointer; None where there is nothing."""
     for part in pointer.strip("/").split("/"):
@@ -98,8 +108,7 @@ def _choices(spec: JobSpec, around: Surroundings, outcome: Outcome) -> Iterator[
         yield Choice(f"{placed.pointer}/wall_s", float(limits["wall_s"]), reason)
     for placed in evaluated(spec):
         yield Choice(f"{placed.pointer}/split", placed.splits[0][1], "evaluation.split")
-    if spec.stop.max_epochs is None:
-        yield Choice("/stop/max_steps", MAX_STEPS_DEFAULT, "no end was named")
+    yield from _of_end(spec)
     half = max(1, spec.rollout.group_size // 2)
     yield Choice("/rollout/on_failure/min_group_size", half, "half of the group")
     yield from _of_learning(spec, model)
@@ -107,7 +116,16 @@ def _choices(spec: JobSpec, around: Surroundings, outcome: Outcome) -> Iterator[
     yield Choice("/resources/trainer_gpus", 1, "one trainer host a job")
     yield Choice("/resources/tensor_parallel", 1, "an engine is one host")
     yield Choice("/resources/placement", "split", "engines and trainer are hosts of their own")
-    most = max(around.settings.pool.engines, spec.resources.rollout_gpus.min)
+    yield from _of_engines(spec, around.settings)
+
+
+def _of_end(spec: JobSpec) -> Iterator[Choice]:
+    if spec.stop.max_epochs is None:
+        yield Choice("/stop/max_steps", MAX_STEPS_DEFAULT, "no end was named")
+
+
+def _of_engines(spec: JobSpec, settings: Settings) -> Iterator[Choice]:
+    most = max(settings.pool.engines, spec.resources.rollout_gpus.min)
     yield Choice("/resources/rollout_gpus/max", most, "all of the pool")
 
 
@@ -126,21 +144,5 @@ def _of_learning(spec: JobSpec, model: BaseModelInfo) -> Iterator[Choice]:
 
 
 def _of_scheduling(spec: JobSpec) -> Iterator[Choice]:
-    is_synchronous = spec.scheduling.max_staleness == 0 and spec.scheduling.async_ratio in (
-        "auto",
-        1.0,
-    )
-    if spec.scheduling.strategy == "slime-sync":
-        ratio = max(spec.scheduling.knobs.get("over_sampling", 1.0), 1.0)
-        yield Choice("/scheduling/async_ratio", ratio, "slime-sync: one sampled batch at a time")
-    else:
-        yield Choice(
-            "/scheduling/async_ratio",
-            1.0 if is_synchronous else 1.5,
-            "synchronous: nothing runs ahead" if is_synchronous else "half a batch ahead",
-        )
-    yield Choice(
-        "/scheduling/order",
-        "longest" if is_synchronous else "oldest",
-        "makespan counts" if is_synchronous else "bounds staleness best",
-    )
+    yield Choice("/scheduling/async_ratio", *ratio_of(spec))
+    yield Choice("/scheduling/order", *order_of(spec))

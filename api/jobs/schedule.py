@@ -22,6 +22,12 @@ from venusrl.models.schedule import (
     ScheduledRollout,
 )
 
+ENGINE_GAUGES: Final = ("active", "waiting", "kv_pages_used", "kv_usage", "tokens_per_s")
+"""What an engine says of the moment, not of all that it has done."""
+
+BATCH_GAUGES: Final = ("open_groups", "running_rollouts", "waiting_rollouts", "engine_slots")
+"""What of a job's groups and rollouts is so only while it runs."""
+
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 GROUPS_MAX: Final = 200
@@ -96,13 +102,15 @@ async def job_schedule_of_rollout(
 async def job_profile(job_id: str, caller: Viewer, gateway: GatewayDep) -> Profile:
     """How well the job uses what it holds: active batch, keys and values, sandboxes, staleness.
 
-    Of an ended job the numbers are those of its last second.
+    An ended job holds nothing; what its engines counted is as of `written_at`, at its end.
     """
     job = await _job(gateway, caller, job_id)
     async with gateway.database.begin() as connection:
         row = await schedules.find(connection, caller.project_id, job_id)
         staleness = await schedules.staleness(connection, caller.project_id, job_id)
     said = {} if row is None else dict(row.profile)
+    if said and _has_ended(job):
+        said = _at_end(said)
     return Profile.model_validate(
         {
             **said,
@@ -112,6 +120,27 @@ async def job_profile(job_id: str, caller: Viewer, gateway: GatewayDep) -> Profi
             "staleness": {str(value): count for value, count in staleness},
         }
     )
+
+
+def _at_end(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what was said last before a job's end: what it counted stays, what it held is given back."""
+    nobody = {**dict.fromkeys(ENGINE_GAUGES), "rollouts": 0}
+    return {
+        **said,
+        "active_batch": {**said["active_batch"], **dict.fromkeys(BATCH_GAUGES, 0)},
+        "kv_usage": None,
+        "engines": [{**engine, **nobody} for engine in said["engines"]],
+        "sandboxes": {
+            **said["sandboxes"],
+            "held": 0,
+            "declared_bytes": 0,
+            "used_bytes": 0,
+            "used_bytes_reason": None,
+            "free": None,
+        },
+        "tokens_per_s": 0.0,
+        "filling_staleness": {},
+    }
 
 
 def _has_ended(job: Any) -> bool:

@@ -7,9 +7,10 @@ does not do, and that is said here, so that nobody takes a bound run for a publi
 from typing import Final
 
 from api.jobs.outcome import Outcome
+from api.jobs.running_ahead import ORDERED, UNUSED_ORDER, order_of, rollflash_batches
 from api.problems import escaped, near_names
 from domain import knobs
-from domain.plan import StrategyName
+from domain.plan import Mechanism, StrategyName
 from venusrl.models.job_spec import JobSpec
 
 UNBOUNDED_STALENESS: Final = 64
@@ -28,6 +29,7 @@ def check_scheduling(spec: JobSpec, outcome: Outcome) -> None:
     strategy = StrategyName(spec.scheduling.strategy)
     _check_knobs(spec, strategy, outcome)
     _check_mechanisms(spec, strategy, outcome)
+    _check_order(spec, strategy, outcome)
     match strategy:
         case StrategyName.SLIME_SYNC:
             _check_sync(spec, outcome)
@@ -38,6 +40,10 @@ def check_scheduling(spec: JobSpec, outcome: Outcome) -> None:
                 "Nobody knows how long a real rollout still takes: oracle then orders as venus."
             )
             outcome.warn("/scheduling/strategy", "no_effect", message, "Use it in simulations.")
+        case StrategyName.ROLLFLASH:
+            _check_rollflash(spec, outcome)
+        case StrategyName.AIMD:
+            _check_aimd(spec, outcome)
         case _:
             _check_bounds(spec, outcome)
 
@@ -54,17 +60,47 @@ def _check_knobs(spec: JobSpec, strategy: StrategyName, outcome: Outcome) -> Non
             kind = "a whole number" if knob.is_whole else "a number"
             message = f"{name} ({knob.what}) is {kind} from {knob.low:g} to {knob.high:g}."
             outcome.error(pointer, "out_of_range", message, f"The default is {knob.default:g}.")
+    for (lower, low), (upper, high) in knobs.contradictions(strategy, spec.scheduling.knobs):
+        name = lower if lower in spec.scheduling.knobs else upper
+        message = f"{lower} {low:g} is above {upper} {high:g}; what is left out has its default."
+        hint = f"Set {lower} and {upper} so that the first is not above the second."
+        outcome.error(f"/scheduling/knobs/{name}", "knobs_contradict", message, hint)
+
+
+def _check_order(spec: JobSpec, strategy: StrategyName, outcome: Outcome) -> None:
+    """An order under a strategy that has its own; what `auto` stands for says nothing and is no wish."""
+    order = spec.scheduling.order
+    if strategy not in ORDERED and order not in ("auto", UNUSED_ORDER):
+        message = f"{strategy} has an order of its own, whatever the job's."
+        outcome.warn("/scheduling/order", "no_effect", message, "Leave the order auto.")
 
 
 def _check_mechanisms(spec: JobSpec, strategy: StrategyName, outcome: Outcome) -> None:
-    """A switch of what a strategy does not have; when the trainer works is the same for all."""
-    if strategy in OF_VENUS:
-        return
-    known = {"streaming", "priority"} if strategy in RANKED else {"streaming"}
+    """A switch that switches nothing: of what the strategy does not have, or a second time."""
+    known = _mechanisms(spec, strategy)
+    seen: set[str] = set()
     for index, name in enumerate(spec.scheduling.off):
-        if name not in known:
+        if name in seen:
+            message = f"{name} is in the list already."
+            outcome.warn(f"/scheduling/off/{index}", "no_effect", message, "Name it once.")
+        elif name not in known:
             message = f"{strategy} has no {name} that could be switched off."
+            if name == "predictor" and strategy in ORDERED:
+                message = "An order by age asks no predictor: the job is the same without it."
             outcome.warn(f"/scheduling/off/{index}", "no_effect", message)
+        seen.add(name)
+
+
+def _mechanisms(spec: JobSpec, strategy: StrategyName) -> set[str]:
+    """What can be switched off with an effect; when the trainer works is the same for all."""
+    if strategy in RANKED:
+        return {"streaming", "priority"}
+    if strategy not in OF_VENUS:
+        return {"streaming"}
+    known = {one.value for one in Mechanism}
+    chosen = spec.scheduling.order
+    order = order_of(spec)[0] if chosen == "auto" else chosen
+    return known if strategy in ORDERED and order != "oldest" else known - {"predictor"}
 
 
 def _check_sync(spec: JobSpec, outcome: Outcome) -> None:
@@ -94,6 +130,24 @@ def _check_unbounded(spec: JobSpec, outcome: Outcome) -> None:
         message = "slime-async trains on groups of any age, and this job accepts only some."
         hint = f"Set max_staleness to {UNBOUNDED_STALENESS} to accept any, or use slime-bounded."
         outcome.error("/scheduling/max_staleness", "unbounded_staleness", message, hint)
+
+
+def _check_rollflash(spec: JobSpec, outcome: Outcome) -> None:
+    """Its queues hold so many episodes each, whatever the job's ratio."""
+    _check_bounds(spec, outcome)
+    ratio, most = spec.scheduling.async_ratio, rollflash_batches(spec)
+    if ratio != "auto" and ratio > most:
+        message = f"rollflash begins {most:g} batches at a time, whatever the ratio."
+        hint = "Leave the ratio auto, or raise the knobs async_ratio or env_groups."
+        outcome.warn("/scheduling/async_ratio", "no_effect", message, hint)
+
+
+def _check_aimd(spec: JobSpec, outcome: Outcome) -> None:
+    _check_bounds(spec, outcome)
+    given = spec.scheduling.knobs
+    if given.get("in_flight_first", 0.0) > 0.0 and "context_tokens" in given:
+        message = "in_flight_first is the first cap, whatever the longest context."
+        outcome.warn("/scheduling/knobs/context_tokens", "no_effect", message)
 
 
 def _check_bounds(spec: JobSpec, outcome: Outcome) -> None:

@@ -16,6 +16,7 @@ from api.models.service import bases, known_refs
 from api.problems import Problem, conflict, invalid, not_found
 from domain.states import TERMINAL, JobState
 from infra.names import PREPARE_JOB
+from infra.settings import Settings
 from stores import checkpoints, environments, events, jobs, secrets
 from stores.environments import Owner
 from stores.jobs import NewJob, Start
@@ -33,9 +34,14 @@ PLACES: Final[Mapping[str, str]] = {
 
 
 async def check(
-    connection: AsyncConnection, gateway: Gateway, caller: ProjectCaller, body: Any
+    connection: AsyncConnection,
+    gateway: Gateway,
+    caller: ProjectCaller,
+    body: Any,
+    *,
+    settings: Settings | None = None,
 ) -> Outcome:
-    """Validate a submitted spec against the project and the pool."""
+    """Validate a submitted spec against the project and the pool, or another pool by `settings`."""
     names = await environments.names(connection, caller.project_id)
     versions = {
         name: list(await environments.versions(connection, caller.project_id, name))
@@ -44,7 +50,7 @@ async def check(
     around = Surroundings(
         await bases(connection, gateway, caller.project_id, base_named(body)),
         versions,
-        gateway.settings,
+        settings or gateway.settings,
         frozenset(await secrets.names(connection, caller.project_id)),
         model_refs=await known_refs(connection, caller.project_id),
         datasets=await known_datasets(connection, caller.project_id, body),

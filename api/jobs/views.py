@@ -17,6 +17,7 @@ STANDSTILL: Final[Mapping[str, Any]] = {
     "sandboxes": 0,
     "tokens_per_s": 0.0,
     "evaluation": None,
+    "filling_step": None,
     "blocked": None,
     "predicted_start": None,
     "predicted_start_reason": None,

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Final
 
 from benchmarks.fixed import fixed
+from benchmarks.schedule.arguments import minutes, natural, whole
 from benchmarks.schedule.cases import Case, ordered_cases
 from benchmarks.schedule.records import ROOT, Context, Record, read_lines, write_line
 from benchmarks.schedule.run import run_case
@@ -157,24 +158,28 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--regimes", nargs="+", default=list(full.regimes), choices=full.regimes)
     parser.add_argument("--strategies", nargs="+", default=[])
     parser.add_argument("--variants", nargs="+", default=[])
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(full.seeds))
-    parser.add_argument("--batches", type=int, default=full.batches)
+    parser.add_argument("--seeds", nargs="+", type=whole, default=list(full.seeds))
+    parser.add_argument("--batches", type=natural, default=full.batches)
     parser.add_argument("--tier", choices=("off", "on", "both"), default="both")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--minutes", type=minutes, help="begin no run after so many")
+    parser.add_argument("--processes", type=natural, default=os.cpu_count() or 1)
     parser.add_argument("--file", type=Path, default=DEFAULT_FILE)
     return parser
 
 
 def main() -> int:
     """Run the cells; 1 when a run failed."""
-    asked = arguments().parse_args()
+    parser = arguments()
+    asked = parser.parse_args()
+    cases = chosen_cases(asked)
+    if not cases:
+        parser.error("the benchmark has no run of these strategies and variants")
     until = float("inf") if asked.minutes is None else time.monotonic() + 60 * asked.minutes
     context = Context()
     print(
         f"traces: {'recorded' if context.folder else 'fitted generator'}, code {context.code[:12]}"
     )
-    tally = run_cases(chosen_cases(asked), asked.file, context, Effort(asked.processes, until))
+    tally = run_cases(cases, asked.file, context, Effort(asked.processes, until))
     print(tally)
     return 1 if tally.failed else 0
 

@@ -5,8 +5,10 @@ A check without its runs is `missing`, which is neither passed nor failed.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
+from benchmarks.fixed import fixed
 from benchmarks.schedule.cases import ABLATED, ENDLESS, ORACLE, TUNED, UNPREDICTED, VENUS, Cell
 from benchmarks.schedule.tables import PARITY_MIN, Row, Table, best_within, parity, speedup
 from domain.plan import StrategyName
@@ -78,7 +80,9 @@ def _ratios(table: Table) -> Iterable[Check]:
 
 
 def _parities(table: Table) -> Iterable[Check]:
-    for cell, rows in table.items():
+    for regime, tier in product(fixed().full.regimes, (False, True)):
+        cell = Cell(regime, tier)
+        rows = table.get(cell, {})
         what, wanted = f"against the best within a and m: {cell.title}", f"at least {PARITY_MIN}"
         reached, best = parity(rows), best_within(rows)
         if reached is None or best is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.fixed import fixed
+from benchmarks.schedule.arguments import natural
 from benchmarks.schedule.cases import VENUS, Case, Cell, main_entry
 from benchmarks.schedule.cells import Effort, run_cases
 from benchmarks.schedule.records import Context, read_lines
@@ -64,7 +65,7 @@ def lines_of(table: Table) -> list[str]:
 def main() -> int:
     """Run, print, judge."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--processes", type=natural, default=os.cpu_count() or 1)
     asked = parser.parse_args()
     context = Context()
     print(f"fixed numbers {context.fixed[:12]}, code {context.code[:12]}, commit {context.commit}")

@@ -14,12 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.fixed import Regime, fixed
-from benchmarks.schedule.cases import Bounds, Case, Cell, bounds_of, main_entry
+from benchmarks.schedule.arguments import case_of
+from benchmarks.schedule.cases import Case, bounds_of
 from benchmarks.schedule.predictor import predictor_of
-from benchmarks.schedule.records import Record, Waits, folder_of_traces
+from benchmarks.schedule.records import Context, Record, Waits
 from benchmarks.workloads import source_of, workload_of
 from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
-from domain.plan import AfterTries, JobPlan, Mechanism, OnNoSignal, StrategyName
+from domain.plan import AfterTries, JobPlan, OnNoSignal
 from simulation.bound import Bound, Machines, fastest_line_s, perfect_packing
 from simulation.engine import EngineCounts
 from simulation.runs import Outcome, Setup
@@ -206,32 +207,12 @@ def waits_of(outcome: Outcome, workload: Workload) -> Waits:
     return Waits(means[0], means[1], means[2], means[3], longest)
 
 
-def main() -> None:
-    """Print one record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("regime", choices=list(fixed().regimes))
-    parser.add_argument("strategy", choices=[one.value for one in StrategyName])
-    parser.add_argument("--tier", action="store_true", help="with a host tier")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batches", type=int, default=fixed().quick.batches)
-    parser.add_argument("--off", nargs="*", default=[], choices=[one.value for one in Mechanism])
-    parser.add_argument("--knob", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("-a", type=float, help="another a than the regime's")
-    parser.add_argument("-m", type=int, help="another m than the regime's")
-    asked = parser.parse_args()
-    regime = fixed().regimes[asked.regime]
-    knobs = tuple((pair.split("=")[0], float(pair.split("=")[1])) for pair in asked.knob)
-    entry = dataclasses.replace(
-        main_entry(StrategyName(asked.strategy), regime),
-        knobs=knobs,
-        off=tuple(Mechanism(one) for one in asked.off),
-    )
-    if asked.a is not None or asked.m is not None:
-        a = regime.async_ratio if asked.a is None else asked.a
-        m = regime.max_staleness if asked.m is None else asked.m
-        entry = dataclasses.replace(entry, bounds=Bounds(a, m))
-    case = Case(Cell(regime.name, asked.tier), entry, asked.seed, asked.batches)
-    print(json.dumps(dataclasses.asdict(run_case(case, folder_of_traces())), indent=1))
+def main(words: Sequence[str] | None = None) -> None:
+    """Print one record, with the digests of what it ran on."""
+    case = case_of(argparse.ArgumentParser(description=__doc__), words)
+    context = Context()
+    record = context.stamp(run_case(case, context.folder), case.key(context.parts))
+    print(json.dumps(dataclasses.asdict(record), indent=1))
 
 
 if __name__ == "__main__":

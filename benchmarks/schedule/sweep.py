@@ -15,6 +15,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.fixed import fixed
+from benchmarks.schedule.arguments import natural, whole
 from benchmarks.schedule.cases import COMPARED, TUNED, TUNED_FILE, Case, Cell, Entry
 from benchmarks.schedule.cells import Effort, run_cases
 from benchmarks.schedule.records import ROOT, Context, Record, read_lines
@@ -194,9 +195,9 @@ def as_json(sweep: Sweep, results: Mapping[StrategyName, Sequence[Tried]]) -> st
 def main() -> None:
     """Sweep and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(fixed().quick.seeds))
-    parser.add_argument("--batches", type=int, default=fixed().quick.batches)
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seeds", nargs="+", type=whole, default=list(fixed().quick.seeds))
+    parser.add_argument("--batches", type=natural, default=fixed().quick.batches)
+    parser.add_argument("--processes", type=natural, default=os.cpu_count() or 1)
     parser.add_argument("--file", type=Path, default=ROOT / "out" / "sweep.jsonl")
     asked = parser.parse_args()
     sweep = Sweep(asked.file, Context(), tuple(asked.seeds), asked.batches, asked.processes)

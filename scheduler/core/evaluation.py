@@ -53,7 +53,7 @@ def groups_of(job: JobRecord, step: int) -> list[GroupRecord]:
 
 def has_backlog(job: JobRecord) -> bool:
     """Whether evaluation groups wait to be opened; training opens nothing before them."""
-    return bool(job.evaluations) and _unopened(job, job.evaluations[0]) > 0
+    return unopened(job) > 0
 
 
 def may_open(state: State, job: JobRecord) -> bool:
@@ -110,6 +110,11 @@ def check_limits(run: Pass, job: JobRecord) -> None:
         _abandon(run, job, current, "sync_deferral_limit")
     elif not _may_be_served(run.state, job, current):
         _abandon(run, job, current, "no_engine_serves_the_version")
+
+
+def unopened(job: JobRecord) -> int:
+    """Groups of the evaluation that runs which are still to be opened."""
+    return _unopened(job, job.evaluations[0]) if job.evaluations else 0
 
 
 def _unopened(job: JobRecord, current: EvaluationRun) -> int:

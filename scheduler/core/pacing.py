@@ -25,8 +25,12 @@ def newest_version(engines: list[HostRecord]) -> int:
 def alive_max(job: JobRecord, version: int) -> int:
     """Groups that may be alive (open, waiting or assigned) if the next one is sampled with `version`."""
     lookahead = job.plan.max_staleness + 1 - (job.committed - version)
-    steps_left = job.plan.max_steps - job.committed
-    return max(min(lookahead, steps_left), 0) * job.plan.groups_per_batch
+    return min(max(lookahead, 0) * job.plan.groups_per_batch, last_max(job))
+
+
+def last_max(job: JobRecord) -> int:
+    """Groups that the steps which are left can train, however new they are."""
+    return max(job.plan.max_steps - job.committed, 0) * job.plan.groups_per_batch
 
 
 def kept_max(job: JobRecord) -> int:

@@ -12,8 +12,9 @@ from domain import knobs
 from domain.plan import Scheduling
 
 if TYPE_CHECKING:
+    from domain.schedule import Numbers
     from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
-    from scheduler.core.state import Pass
+    from scheduler.core.state import Pass, State
 
 
 class Rules:
@@ -23,6 +24,8 @@ class Rules:
     """Whether groups are promoted and critical; else all training groups are of one class."""
     paces = True
     """Whether no group ever becomes too old; a strategy that discards says False."""
+    holds_places = False
+    """Whether `choose_engine` may let a training rollout wait though an engine fits."""
 
     def __init__(self, scheduling: Scheduling) -> None:
         self.scheduling = scheduling
@@ -31,9 +34,16 @@ class Rules:
         """One of the strategy's own numbers: the job's, else the published default."""
         return self.scheduling.knob(name, knobs.default_of(self.scheduling.strategy, name))
 
+    def holds_back(self, state: "State", job: "JobRecord", now: float) -> "Numbers | None":
+        """What keeps the strategy from one more training group, besides pacing; None: nothing.
+
+        Whoever shows a schedule asks too: it changes nothing and learns nothing.
+        """
+        return None
+
     def may_open(self, run: "Pass", job: "JobRecord") -> bool:
-        """Whether one more training group may start, besides pacing."""
-        return True
+        """Whether one more training group may start, besides pacing. May learn from being asked."""
+        return self.holds_back(run.state, job, run.now) is None
 
     def value(self, job: "JobRecord", group: "GroupRecord") -> int:
         """Place of a training group inside its class; smaller runs first, below `kv.ranks.VALUE_SPAN`.

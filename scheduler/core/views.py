@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from domain.ids import GroupId, HostId, JobId, RolloutId
-from domain.schedule import Lane, NextGroup, RolloutStage, WaitReason
+from domain.schedule import Lane, NextGroup, Numbers, RolloutStage, WaitReason
 from domain.states import HostKind, JobState
 from kv.ranks import RankClass
 from scheduler.core import gangs, order, pacing, waits
@@ -12,7 +12,6 @@ from scheduler.core.forecast import NO_START, Start
 from scheduler.core.holdings import sandboxes_free
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord
 from scheduler.core.state import State
-from scheduler.core.waits import Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,8 @@ class JobView:
     start: Start
     """When it will get its gang, if it waits for one."""
     committed_step: int
-    filling_step: int
+    filling_step: int | None
+    """None when all steps are committed."""
     open_groups: tuple[GroupId, ...]
     """Unfinished training groups, in the job's order."""
     complete_groups: tuple[GroupId, ...]
@@ -79,7 +79,7 @@ def view_job(state: State, job: JobRecord) -> JobView:
         queue_position=job.queue_position if gangs.waits_for_gang(job) else None,
         start=job.start if gangs.waits_for_gang(job) else NO_START,
         committed_step=job.committed,
-        filling_step=job.filling,
+        filling_step=_filling(job),
         open_groups=tuple(group.group_id for group in unfinished),
         complete_groups=tuple(g.group_id for g in training if g.phase is GroupPhase.COMPLETE),
         assigned_groups=tuple(group.group_id for group in assigned),
@@ -157,7 +157,8 @@ class ScheduleView:
     """The groups of a job in the order in which they are served, and what bounds them."""
 
     state: JobState
-    filling_step: int
+    filling_step: int | None
+    """None when all steps are committed."""
     need: int
     """Groups that the next batch still lacks."""
     next_group: NextGroup
@@ -184,8 +185,8 @@ def view_schedule(state: State, job_id: JobId, now: float, groups_max: int) -> S
     reason, numbers = waits.next_group(state, job, now)
     return ScheduleView(
         state=job.state,
-        filling_step=job.filling,
-        need=order.need(job),
+        filling_step=_filling(job),
+        need=0 if _filling(job) is None else order.need(job),
         next_group=reason,
         next_group_numbers=numbers,
         groups=tuple(_view_group(state, job, *one, now) for one in ordered[:groups_max]),
@@ -197,6 +198,10 @@ def view_schedule(state: State, job_id: JobId, now: float, groups_max: int) -> S
         sandboxes_free=max(sandboxes_free(state), 0),
         sandboxes_total=state.pool.sandboxes - state.pool.grading_reserve,
     )
+
+
+def _filling(job: JobRecord) -> int | None:
+    return job.filling if job.committed < job.plan.max_steps else None
 
 
 def lane_of(job: JobRecord, group: GroupRecord) -> Lane:

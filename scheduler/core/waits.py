@@ -1,23 +1,21 @@
 """Why a rollout waits, and why no further group starts: one closed reason each, with its numbers.
 
-Reads the state and changes nothing; it asks no strategy, whose hooks may learn from being asked, or a
-look at a schedule would change what is decided after it. The reasons follow the rules that decide
-(`forks.py`, `placement.py`, `grading.py`, `batches.py`, `pacing.py`), in the order in which they do.
+Reads the state and changes nothing; of a strategy it asks only what learns nothing from being asked
+(`Rules.holds_back`), or a look at a schedule would change what is decided after it. The reasons follow
+the rules that decide (`forks.py`, `placement.py`, `grading.py`, `batches.py`, `pacing.py`), in the order
+in which they do; that the last step has its groups comes before all bounds, which it outlasts.
 """
 
 from dataclasses import dataclass
 
 from domain.plan import OnNoSignal
-from domain.schedule import NextGroup, WaitReason
+from domain.schedule import NextGroup, Numbers, WaitReason
 from domain.states import JobState
-from scheduler.core import evaluation, pacing
+from scheduler.core import evaluation, pacing, placement
 from scheduler.core.holdings import sandboxes_free
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import State
 from scheduler.core.weights import is_current
-
-Numbers = tuple[tuple[str, float], ...]
-"""What a reason says beside its name; times are seconds of the clock that `step` is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +56,23 @@ def next_group(state: State, job: JobRecord, now: float) -> tuple[NextGroup, Num
     unfinished = sum(1 for group in groups if group.is_unfinished)
     if not job.is_running:
         return NextGroup.JOB_NOT_RUNNING, ()
+    last_max = pacing.last_max(job)
+    if len(groups) >= last_max:
+        numbers = (("alive", len(groups)), ("max", last_max), ("last_step", job.plan.max_steps))
+        return NextGroup.LAST_STEP, numbers
     engines = state.engines_of(job)
     if not engines:
         return NextGroup.WAITS_FOR_ENGINE, ()
     version = pacing.newest_version([engine for engine in engines if is_current(job, engine)])
+    weights = (("served", pacing.newest_version(engines)), ("committed", job.committed))
     if version < 0:
-        return NextGroup.WAITS_FOR_WEIGHTS, (("committed", job.committed),)
+        return NextGroup.WAITS_FOR_WEIGHTS, weights
     if unfinished >= pacing.open_max(job):
         return NextGroup.ACTIVE_BATCH, (("open", unfinished), ("max", pacing.open_max(job)))
-    alive_max = pacing.alive_max(job, version)
-    if len(groups) >= alive_max:
+    if len(groups) >= pacing.alive_max(job, version):
+        alive_max = pacing.alive_max(job, job.committed)
+        if len(groups) < alive_max:
+            return NextGroup.WAITS_FOR_WEIGHTS, weights
         return NextGroup.STALENESS, (("alive", len(groups)), ("max", alive_max))
     is_probing = unfinished > 0
     waits_for_signal = job.signal.is_waiting and job.plan.on_no_signal is OnNoSignal.WAIT
@@ -75,6 +80,9 @@ def next_group(state: State, job: JobRecord, now: float) -> tuple[NextGroup, Num
         return NextGroup.WAITS_FOR_SIGNAL, (("until", job.signal.probe_after),)
     if pacing.is_failing(job) and (is_probing or now < job.probe_after):
         return NextGroup.WAITS_FOR_SUCCESS, (("until", job.probe_after),)
+    held = job.rules.holds_back(state, job, now)
+    if held is not None:
+        return NextGroup.HELD_BY_STRATEGY, held
     if evaluation.has_backlog(job):
         return NextGroup.EVALUATION, ()
     free = sandboxes_free(state)
@@ -104,8 +112,10 @@ def _after_end(job: JobRecord, group: GroupRecord) -> Wait:
 
 def _complete(job: JobRecord, group: GroupRecord) -> Wait:
     if not group.is_training:
-        open_ = sum(1 for g in job.groups.values() if not g.is_training and g.is_unfinished)
-        return Wait(WaitReason.WAITS_FOR_BATCH, (("evaluation_open", open_),))
+        step = group.policy_version
+        unfinished = sum(1 for one in evaluation.groups_of(job, step) if one.is_unfinished)
+        begun = (("unfinished", unfinished), ("unopened", evaluation.unopened(job)))
+        return Wait(WaitReason.WAITS_FOR_EVALUATION, (("step", step), *begun))
     numbers = (
         ("step", job.filling),
         ("filled", len(job.positions)),
@@ -147,8 +157,9 @@ def _without_place(
             WaitReason.PAUSED_BY_PRESSURE,
             (held, ("kv_tokens", sum(engine.kv_tokens for engine in engines))),
         )
-    if not state.nodes():
-        return Wait(WaitReason.WAITS_FOR_NODE, (("nodes", 0),))
+    nodes = state.nodes()
+    if all(node.host_id != group.node for node in nodes):
+        return Wait(WaitReason.WAITS_FOR_NODE, (("nodes", len(nodes)),))
     if group.is_training:
         serving = [e for e in engines if is_current(job, e) and e.version >= group.policy_version]
     else:
@@ -161,4 +172,7 @@ def _without_place(
         ("on_them", sum(engine.load for engine in serving)),
         ("slots", sum(engine.slots for engine in serving)),
     )
+    fits = any(placement.may_run(job, group, engine) for engine in serving)
+    if fits and group.is_training and job.rules.holds_places:
+        return Wait(WaitReason.HELD_BY_STRATEGY, numbers)
     return Wait(WaitReason.WAITS_FOR_PLACE, numbers)

@@ -8,8 +8,9 @@ waits for and that makes no progress within the bound is given up, so that the w
 from typing import Final
 
 from domain.commands import NoteJob
+from domain.schedule import NextGroup, WaitReason
 from domain.states import DropReason, JobState
-from scheduler.core import evaluation, pacing
+from scheduler.core import evaluation, pacing, waits
 from scheduler.core.failures import drop_group
 from scheduler.core.holdings import sandboxes_free
 from scheduler.core.records import GroupPhase, JobRecord, RolloutRecord, SandboxState
@@ -59,7 +60,16 @@ def blocked_resource(run: Pass, job: JobRecord) -> tuple[str, str]:
         return "weights", f"committed {job.committed}, engines serve {versions}"
     if job.is_closing_step:
         return "trainer", f"step {job.filling} is full and not committed"
+    if pacing.last_max(job) == 0 and not job.groups and not job.evaluations:
+        return _blocked_at_end(job)
     return _blocked_in_groups(run, job)
+
+
+def _blocked_at_end(job: JobRecord) -> tuple[str, str]:
+    """All steps are committed: the checkpoint of the last one, and engines that serve it, are left."""
+    if job.checkpoint.written_step != job.committed > job.base_step:
+        return "trainer", f"the checkpoint of step {job.committed} is not written"
+    return "weights", f"not every engine serves step {job.committed}"
 
 
 def _blocked_in_groups(run: Pass, job: JobRecord) -> tuple[str, str]:
@@ -82,15 +92,38 @@ def _blocked_before_placement(
     if any(rollout.sandbox is SandboxState.ASKED for rollout in members):
         return "sandbox_fork", "a node agent has not answered a fork"
     if job.ready:
-        return "weights", f"{len(job.ready)} rollouts wait for an engine with their version"
+        return _blocked_at_places(run, job)
     if job.signal.is_waiting:
         return "no_signal", "no group of a whole batch had any reward variance"
     if pacing.is_failing(job):
         return "failing", f"the last {job.failed_in_row} tries failed, one group at a time is tried"
     if job.wanting or evaluation.has_backlog(job) or free < job.plan.group_size:
         return "sandboxes", f"{free} of {run.state.pool.sandboxes} sandboxes are free for agents"
+    reason, numbers = waits.next_group(run.state, job, run.now)
+    said = " ".join(f"{name} {value:g}" for name, value in numbers)
+    if reason is NextGroup.HELD_BY_STRATEGY:
+        return "strategy", f"{job.plan.scheduling.strategy.value} starts no group: {said}"
     alive = job.roster.training
-    return "pacing", f"{alive} groups alive, {pacing.open_max(job)} may be open"
+    return (
+        "pacing",
+        f"{alive} groups alive, {pacing.open_max(job)} may be open: {reason.value} {said}",
+    )
+
+
+def _blocked_at_places(run: Pass, job: JobRecord) -> tuple[str, str]:
+    """What keeps the first rollout in line from an engine; a place that is due soon is the weights'."""
+    found = [entry for one in job.ready if (entry := run.state.find_rollout(one)) is not None]
+    _, group, rollout = min(found, key=lambda entry: (entry[2].rank, entry[2].rollout_id))
+    reason = waits.wait_of(run.state, job, group, rollout, run.now).reason
+    if reason in (WaitReason.HELD_BY_STRATEGY, WaitReason.PAUSED_BY_PRESSURE):
+        name = job.plan.scheduling.strategy.value
+        return (
+            "strategy",
+            f"{name} holds {len(found)} rollouts back from the engines: {reason.value}",
+        )
+    if reason is WaitReason.WAITS_FOR_NODE:
+        return "node", f"the node of {group.group_id} is not live"
+    return "weights", f"{len(found)} rollouts wait for an engine with their version"
 
 
 def _give_up_promoted(run: Pass, job: JobRecord, bound: float) -> None:

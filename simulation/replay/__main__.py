@@ -1,8 +1,10 @@
 """`python -m simulation.replay LOG`: do recorded events still give the recorded commands?
 
-LOG is a segment, or a folder of segments (an object store's `event-log`, or one term in it). Without
-it `--home` or `--store` name an installation's object store, `--term` one log of it. The exit status
-is 0 when all is identical, 1 at a difference, 2 when records are missing or nothing can be read.
+LOG is a segment, or a folder of segments (an object store's `event-log`, or one term in it). Instead of
+it `--home` or `--store` name an installation's object store; `--term` takes one term's log of either.
+The exit status is 0 when all that is there is identical, 1 at a difference, 2 when records are missing
+or something cannot be read. Whether a log goes on after its last segment is known only where the leader
+stepped down in order.
 """
 
 import argparse
@@ -13,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from domain.errors import PayloadUnreadable
-from domain.event_log import LogSegment
-from infra.event_log import SegmentUnreadable, code_identity, decode_segment
+from infra.event_log import code_identity
 from infra.names import EVENT_LOG_FOLDER
 from simulation.replay.compare import Difference, Log, Missing, Outcome, logs_of, replay
+from simulation.replay.reading import Segments, read_files, read_store
 from stores.blobs import Blobs
 
 SHOWN_MAX: Final = 20
@@ -28,43 +30,44 @@ EXIT_UNPROVEN: Final = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay what the arguments name; the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     try:
-        segments = _read(options)
-    except (PayloadUnreadable, SegmentUnreadable, OSError) as error:
+        read = _read(options)
+    except (PayloadUnreadable, OSError) as error:
         print(f"cannot read the log: {error}", file=sys.stderr)
         return EXIT_UNPROVEN
-    logs = [log for log in logs_of(segments) if options.term in (None, log.header.term)]
-    if not logs:
-        print("no segment of an event log is there", file=sys.stderr)
-        return EXIT_UNPROVEN
+    for path, cause in read.unreadable:
+        print(f"cannot read {path}: {cause}", file=sys.stderr)
+    for path, same in read.copies:
+        print(f"left out {path}: a copy of {same}", file=sys.stderr)
+    logs = [log for log in logs_of(read.found) if options.term in (None, log.header.term)]
+    if not logs and not read.unreadable:
+        of_term = "" if options.term is None else f" of term {options.term}"
+        print(f"no segment of an event log{of_term} is there", file=sys.stderr)
     statuses = [_tell(log, replay(log)) for log in logs]
+    if read.unreadable or not logs:
+        statuses.append(EXIT_UNPROVEN)
     return EXIT_DIFFERS if EXIT_DIFFERS in statuses else max(statuses)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulation.replay", description=__doc__)
     parser.add_argument("log", nargs="?", type=Path, help="a segment, or a folder of segments")
     parser.add_argument("--home", type=Path, help="an installation's VENUS_HOME")
     parser.add_argument("--store", help="URL of an object store")
     parser.add_argument("--term", type=int, help="only this term's log")
-    return parser
+    options = parser.parse_args(arguments)
+    named = [one for one in (options.log, options.home, options.store) if one is not None]
+    if len(named) != 1:
+        parser.error("name one of LOG, --home and --store")
+    return options
 
 
-def _read(options: argparse.Namespace) -> list[LogSegment]:
+def _read(options: argparse.Namespace) -> Segments:
     if options.store is not None:
-        return asyncio.run(_read_store(Blobs(options.store), options.term))
-    if options.log is None and options.home is None:
-        raise FileNotFoundError("name a LOG, --home or --store")
+        return asyncio.run(read_store(Blobs(options.store), options.term))
     root: Path = options.log or options.home / "objects" / EVENT_LOG_FOLDER
-    paths = [root] if root.is_file() else sorted(root.rglob("*.segment"))
-    return [decode_segment(path.read_bytes()) for path in paths]
-
-
-async def _read_store(blobs: Blobs, term: int | None) -> list[LogSegment]:
-    folder = EVENT_LOG_FOLDER if term is None else f"{EVENT_LOG_FOLDER}/{term:010d}"
-    paths = [path for path in await blobs.paths(folder) if path.endswith(".segment")]
-    return [decode_segment(await blobs.read(path)) for path in paths]
+    return read_files(root, options.term)
 
 
 def _tell(log: Log, outcome: Outcome) -> int:
@@ -78,6 +81,8 @@ def _tell(log: Log, outcome: Outcome) -> int:
     match outcome.ended:
         case None:
             print(f"identical: {counts} ({about})")
+            if not log.is_closed:
+                print("  it does not say where it ends: segments may be missing after the last one")
             return 0
         case Missing(number=number, why=why):
             print(f"identical up to record {number}, then incomplete: {counts} ({about})")

@@ -21,6 +21,11 @@ class Log:
     header: LogHeader
     segments: tuple[LogSegment, ...]
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last segment says that it is the last: else one more may be missing."""
+        return self.segments[-1].header.is_last
+
     def entries(self) -> Iterator[LogEntry]:
         """All records and gaps in order."""
         for segment in self.segments:
@@ -87,7 +92,9 @@ def _absent(entry: LogEntry, expected: int) -> Missing | None:
         return Missing(
             entry.number, f"{entry.count} records were dropped while the log was written"
         )
-    if entry.number != expected:
+    if entry.number < expected:
+        return Missing(expected, f"record {entry.number} comes again: two segments differ in it")
+    if entry.number > expected:
         return Missing(expected, f"the next record there is {entry.number}: a segment is missing")
     return None
 

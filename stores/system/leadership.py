@@ -12,6 +12,7 @@ import psycopg
 
 from infra.link import LeaderAddress
 from infra.proofs import fresh_nonce
+from stores import sessions
 
 LOCK_KEY: Final = 0x56454E5553
 """Advisory lock of the scheduler; any fixed number that no other code uses."""
@@ -94,7 +95,10 @@ class Leadership:
     async def _connect(self) -> "psycopg.AsyncConnection[tuple[object, ...]]":
         if self._connection is None or self._connection.closed:
             self._connection = await psycopg.AsyncConnection.connect(
-                self._url, autocommit=True, connect_timeout=3, options="-c statement_timeout=3000"
+                self._url,
+                autocommit=True,
+                connect_timeout=3,
+                options=sessions.options(sessions.KEEPER_TIMEOUT_MS),
             )
         return self._connection
 
@@ -103,7 +107,10 @@ async def find_leader(url: str) -> LeaderAddress | None:
     """The row of `leadership` for a host; None while nobody leads or the database is away."""
     try:
         async with await psycopg.AsyncConnection.connect(
-            url, autocommit=True, connect_timeout=3
+            url,
+            autocommit=True,
+            connect_timeout=3,
+            options=sessions.options(sessions.KEEPER_TIMEOUT_MS),
         ) as connection:
             row = await (
                 await connection.execute("select term, address, key from leadership")

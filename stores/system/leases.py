@@ -104,13 +104,17 @@ EXPIRED: Final = "lease expired"
 
 
 async def expire(connection: AsyncConnection) -> list[tuple[HostId, int]]:
-    """Raise the epoch of every claimed lease past its end; returns (host, dead epoch) pairs."""
+    """Raise the epoch of every claimed lease past its end; returns (host, dead epoch) pairs.
+
+    A row that its keeper is writing, or holds locked while it is stopped, is left for the next call:
+    one stopped keeper must not hold up the others' end.
+    """
     is_over = (lease.c.owner.is_not(None), lease.c.lease_until < func.now())
     over = await connection.execute(
         select(lease.c.id, lease.c.epoch, lease.c.lease_until)
         .where(*is_over)
         .order_by(lease.c.id)
-        .with_for_update()
+        .with_for_update(skip_locked=True)
     )
     expired = over.all()
     if not expired:

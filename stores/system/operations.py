@@ -12,12 +12,17 @@ from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.ids import ProjectId
+from infra.names import PLAN
 from stores import tables as t
 
 operation = t.operation
 
 STARTS_MAX: Final = 3
 """A chore that ended its process so often would end the next one too."""
+
+PLAN_STARTS_MAX: Final = 2
+"""A plan has no part that could be away for a while: what kills it twice is the plan, and each start
+costs minutes for which others wait."""
 
 OPEN_STATES: Final = ("pending", "running")
 
@@ -44,8 +49,9 @@ async def take(connection: AsyncConnection, operation_id: str) -> TakenOperation
     ).first()
     if row is None:
         return None
-    if row.starts > STARTS_MAX:
-        cause = f"its process died {STARTS_MAX} times"
+    starts_max = PLAN_STARTS_MAX if row.kind == PLAN else STARTS_MAX
+    if row.starts > starts_max:
+        cause = f"its process died {starts_max} times"
         await fail(connection, operation_id, "poison", cause)
         return None
     return TakenOperation(row.id, row.project_id, row.kind, row.request)

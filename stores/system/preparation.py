@@ -208,9 +208,17 @@ async def queue(
         await events.append(connection, job_id, "job.state", {"state": "queued", "reason": ""})
 
 
+@dataclass(frozen=True, slots=True)
+class DueOperation:
+    """An operation that a worker is woken for."""
+
+    operation_id: str
+    kind: str
+
+
 async def due_operations(
     connection: AsyncConnection, again_after_s: float, running_max_s: float
-) -> list[str]:
+) -> list[DueOperation]:
     """Operations to wake a worker for; marks them as dispatched."""
     operation = t.operation
     late = func.now() - timedelta(seconds=again_after_s)
@@ -227,9 +235,11 @@ async def due_operations(
         update(operation)
         .where(operation.c.ended_at.is_(None), waits | died)
         .values(dispatched_at=func.now())
-        .returning(operation.c.id)
+        .returning(operation.c.id, operation.c.kind)
     )
-    return sorted(result.scalars())
+    return sorted(
+        (DueOperation(row.id, row.kind) for row in result), key=lambda one: one.operation_id
+    )
 
 
 async def settle_failed(connection: AsyncConnection) -> None:

@@ -67,6 +67,14 @@ class KeptStep:
     """When its last position was given away."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSizes:
+    """What one engine holds."""
+
+    slots: int
+    kv_pages: int
+
+
 async def find(
     connection: AsyncConnection, project_id: ProjectId, job_id: str
 ) -> RecordedOf | None:
@@ -185,6 +193,20 @@ async def engines(connection: AsyncConnection, attempt_id: str) -> int:
         )
     )
     return int(found.scalar_one())
+
+
+async def engine_sizes(connection: AsyncConnection, attempt_id: str) -> EngineSizes | None:
+    """What the attempt's engines said of themselves last; None when none ever did."""
+    found = await connection.execute(
+        select(t.job_schedule.c.profile["engines"]).where(t.job_schedule.c.attempt_id == attempt_id)
+    )
+    told = [
+        EngineSizes(int(one["slots"]), int(one["kv_pages"]))
+        for one in found.scalar() or ()
+        if one.get("slots") and one.get("kv_pages")
+    ]
+    # Engines of a job are alike; one that was just replaced has not said anything yet.
+    return max(told, key=lambda one: (one.kv_pages, one.slots), default=None)
 
 
 def _epoch(column: Any) -> Any:

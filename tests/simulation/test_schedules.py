@@ -30,6 +30,7 @@ AT_END = {
     WaitReason.WAITS_FOR_SIBLINGS,
     WaitReason.WAITS_FOR_GRADE,
     WaitReason.WAITS_FOR_BATCH,
+    WaitReason.WAITS_FOR_EVALUATION,
     WaitReason.IN_BATCH,
     WaitReason.JOB_NOT_RUNNING,
 }
@@ -78,6 +79,8 @@ def check(job: JobRecord, view: ScheduleView) -> None:
                 assert member.wait_reason is WaitReason.RUNNING
             elif rollout.sandbox is SandboxState.WANTED and not job.unsettled:
                 assert member.wait_reason in WITHOUT_SANDBOX
+            if member.wait_reason is WaitReason.WAITS_FOR_BATCH:
+                assert record.is_training, "evaluations enter no batch"
             if member.wait_reason is WaitReason.RETRY_BACKOFF:
                 assert dict(member.numbers)["failed"] >= 1
 
@@ -102,10 +105,11 @@ def test_a_quiet_job_names_each_stage_of_a_rollout() -> None:
         WaitReason.WAITS_FOR_SIBLINGS,
         WaitReason.WAITS_FOR_GRADE,
         WaitReason.WAITS_FOR_BATCH,
+        WaitReason.WAITS_FOR_EVALUATION,
         WaitReason.IN_BATCH,
     ):
         assert world.reasons[reason], reason
-    assert world.upcoming[NextGroup.STALENESS]
+    assert world.upcoming[NextGroup.LAST_STEP]
     assert world.upcoming[NextGroup.JOB_NOT_RUNNING]
     assert world.upcoming[NextGroup.ACTIVE_BATCH]
 

@@ -43,6 +43,13 @@ STOP_WITHIN_S: Final = 60.0
 GONE_WITHIN_S: Final = 20.0
 """Hosts whose keeper was killed end with it; sandboxes end with their host."""
 
+SESSIONS: Final = """
+select pid, state, wait_event_type, wait_event, pg_blocking_pids(pid) as waits_for,
+       date_trunc('milliseconds', now() - state_change) as since, left(query, 200)
+from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+order by state, pid
+"""
+
 LOG_TAIL_BYTES: Final = 5000
 
 QUICK_PROGRESS: Final = {"VENUS_PROGRESS_DECODE_S": "8", "VENUS_PROGRESS_SYNC_S": "30"}
@@ -183,6 +190,14 @@ class Stack:
         with psycopg.connect(self.database_url, autocommit=True, connect_timeout=5) as connection:
             return connection.execute(statement.encode(), values).fetchall()
 
+    def sessions(self) -> str:
+        """What the database's sessions do and whom each waits for; for a failure's message."""
+        try:
+            rows = self.query(SESSIONS)
+        except psycopg.Error as error:
+            return f"the database does not answer: {error}"
+        return "\n".join(" | ".join(map(str, row)) for row in rows)
+
     def flush_broker(self) -> None:
         """Forget every message, as a lost broker would."""
         path = str(self.state["environ"]["BROKER_URL"]).removeprefix("redis+socket://")
@@ -200,7 +215,11 @@ class Stack:
 
     def logs_since(self, marks: Mapping[Path, int]) -> str:
         """What every log got since then, cut to the end of it."""
-        parts = [f"home: {self.home}", f"up.log:\n{self.up_log()}"]
+        parts = [
+            f"home: {self.home}",
+            f"sessions:\n{self.sessions()}",
+            f"up.log:\n{self.up_log()}",
+        ]
         for log in self.log_marks():
             with log.open("rb") as stream:
                 size = log.stat().st_size

@@ -23,6 +23,12 @@ LABELS: Final[Mapping[str, str]] = {
 }
 """Figures in the order in which they are printed."""
 
+SURE: Final = ("forecast", "10 %", "90 %")
+"""Headings of an interval."""
+
+GUESSED: Final = ("guess", "low", "high")
+"""Where nothing is known: the same numbers are no forecast with an interval."""
+
 Steps = Annotated[int | None, typer.Option(min=1, max=200, help="Steps to simulate.")]
 Replicas = Annotated[int | None, typer.Option(min=4, max=64, help="Simulated runs.")]
 Seed = Annotated[int, typer.Option(min=0)]
@@ -135,13 +141,15 @@ def _show(result: "PlanResult", as_json: bool) -> None:
     if as_json:
         write_json(result)
         return
+    if result.warning is not None:
+        write_line(f"warning: {result.warning}")
     if result.recorded is not None and result.unchanged is not None:
         _show_error(result)
     if result.changed is not None:
-        write_line(f"changed settings, times multiplied by {result.bias:.2f} as measured above")
-        _show_forecast(result.changed)
+        write_line("changed settings, each figure corrected by its own error above")
+        _show_forecast(result.changed, SURE)
     if result.forecast is not None:
-        _show_forecast(result.forecast)
+        _show_forecast(result.forecast, SURE if result.warning is None else GUESSED)
     for one in result.assumptions:
         write_line(f"{one.source}: {one.input}: {one.detail}")
     if result.cut_short:
@@ -152,23 +160,25 @@ def _show_error(result: "PlanResult") -> None:
     """Its own error on what is known, before anything that is not."""
     assert result.recorded is not None
     assert result.unchanged is not None
-    write_line(f"unchanged settings beside what happened, {result.recorded.steps} steps")
+    made, simulated = result.recorded.steps, result.unchanged.steps
+    part = "" if simulated == made else f", the first {simulated} simulated"
+    write_line(f"unchanged settings beside what happened, {made} steps{part}")
     real = dict(result.recorded.figures)
     rows: list[tuple[object, ...]] = []
     for name, label, interval in _figures(result.unchanged):
         off = f"{result.error[name]:+.0%}" if name in result.error else "-"
         rows.append((label, _number(real[name]), *_cells(interval), off))
-    write_table(("", "recorded", "forecast", "10 %", "90 %", "error"), rows)
+    write_table(("", "recorded", *SURE, "error"), rows)
     write_line("")
 
 
-def _show_forecast(one: "Forecast") -> None:
+def _show_forecast(one: "Forecast", columns: tuple[str, str, str]) -> None:
     rows: list[tuple[object, ...]] = []
     for name, label, interval in _figures(one):
         said = f"{label} of {one.slots}" if name == "active" else label
         rows.append((said, *_cells(interval)))
     rows += [(f"staleness {lag}, share", *_cells(share)) for lag, share in enumerate(one.staleness)]
-    write_table(("", "forecast", "10 %", "90 %"), rows)
+    write_table(("", *columns), rows)
     write_line(f"{one.engines} engines, {one.steps} steps simulated {one.replicas} times")
     write_line("")
 

@@ -58,7 +58,9 @@ def _show_bounds(found: "Schedule") -> None:
     fields: dict[str, object] = {"job": f"{found.job_id} is {found.state}"}
     if found.written_at is not None:
         fields |= {
-            "step": f"{found.filling_step} is being filled, {found.need} groups to come",
+            "step": "all are committed"
+            if found.filling_step is None
+            else f"{found.filling_step} is being filled, {found.need} groups to come",
             "lanes": _counts({name: count for name, count in found.lanes.items() if count}),
             "next group": None
             if upcoming is None
@@ -104,9 +106,17 @@ def _rollout_rows(group: "ScheduledGroup") -> list[tuple[object, ...]]:
 
 
 def _show_profile(found: "Profile") -> None:
+    from venusrl.cli.watch import ENDED
+
     active, sandboxes = found.active_batch, found.sandboxes
     fields: dict[str, object] = {"job": f"{found.job_id} is {found.state}"}
-    if active is not None and sandboxes is not None:
+    if found.state in ENDED:
+        fields |= {
+            "holds": "nothing, it has ended",
+            "hit rate": _percent(found.hit_rate),
+            "failed tries": _percent(found.failed_share),
+        }
+    elif active is not None and sandboxes is not None:
         used = sandboxes.used_bytes
         fields |= {
             "open groups": f"{active.open_groups} of {active.open_groups_max}"
@@ -124,6 +134,8 @@ def _show_profile(found: "Profile") -> None:
     fields["staleness"] = _counts(found.staleness) or None
     fields["said"] = None if found.written_at is None else _age(found.written_at)
     write_fields(fields)
+    if found.state in ENDED:
+        return
     if found.engines:
         columns = ("engine", "version", "rollouts", "active", "waiting", "slots", "kv use",
                    "hit rate", "evictions", "preemptions", "tokens/s")  # fmt: skip

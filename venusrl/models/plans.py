@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, model_validator
 
 from venusrl.models._base import Answer, Wire
-from venusrl.models.common import Id
 
 STEPS_MAX: Final = 200
 """Steps of one simulated run; a longer job goes on as the later half of them."""
@@ -70,7 +69,7 @@ class PlanCreate(Wire):
 
     spec: dict[str, Any] | None = None
     """A job spec, as it would be submitted; or `job`."""
-    job: Id | None = None
+    job: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """A job of the project with at least one committed step; or `spec`."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Part of a spec, laid over the recorded job's: scheduling, group and batch size, the end."""
@@ -97,7 +96,11 @@ class PlanCreate(Wire):
 
 
 class Interval(Answer):
-    """Median of the simulated runs, and the bounds between which 80 % of them lie."""
+    """Median of the simulated runs, and the bounds between which 80 % of them lie.
+
+    Where the plan has a `warning` that nothing is known, they are bounds of an assumption and no 80 %
+    interval. Of `changed`, they are no closer than the error of the unchanged settings.
+    """
 
     median: float
     low: float
@@ -127,7 +130,7 @@ class Recorded(Answer):
 
 
 class Assumption(Answer):
-    """One input of a plan: `source` is recorded, table, profile, limits, chosen or ignored."""
+    """One input of a plan: `source` is recorded, table, profile, limits, chosen, auto or ignored."""
 
     input: str
     source: str
@@ -138,16 +141,20 @@ class PlanResult(Answer):
     """The answer of a plan.
 
     For a spec: `forecast`. For a recorded job: `recorded` and `unchanged`, with `error` = forecast /
-    recorded - 1 by figure; then `changed`, if something was changed, in which times are multiplied by
-    `bias`, the recorded step time over that of `unchanged`.
+    recorded - 1 by figure; then `changed`, if something was changed. One rule corrects it: each figure
+    is multiplied by recorded / unchanged of the same figure, a factor of three at most, and its
+    interval is no narrower than that error; staleness is as simulated, its interval widened alike.
     """
 
+    warning: str | None = None
+    """Why the figures are no forecast to rely on; read it first."""
     forecast: Forecast | None = None
     recorded: Recorded | None = None
     unchanged: Forecast | None = None
     error: dict[str, float] = Field(default_factory=dict)
     changed: Forecast | None = None
     bias: float = 1.0
+    """Recorded over unchanged step time: what `step_s` of `changed` was multiplied by."""
     model_error: float
     """Standard deviation of the logarithm of time that the model itself is taken to be wrong by."""
     assumptions: list[Assumption]

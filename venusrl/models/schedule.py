@@ -15,16 +15,17 @@ Stage = Literal["waiting", "placed", "ended"]
 
 WaitReason = Literal[
     "running", "in_tool", "attaching", "saving", "waits_for_slot", "waits_for_kv",
-    "waits_for_weights", "waits_for_sandbox", "sandbox_starts", "waits_for_place",
-    "waits_for_engine", "waits_for_node", "waits_for_host", "retry_backoff", "paused_by_pressure",
-    "cancelling", "waits_for_siblings", "waits_for_grade", "waits_for_batch", "in_batch",
-    "job_not_running", "not_reported",
+    "waits_for_step", "waits_for_weights", "waits_for_sandbox", "sandbox_starts", "waits_for_place",
+    "waits_for_engine", "waits_for_node", "waits_for_host", "retry_backoff", "held_by_strategy",
+    "paused_by_pressure", "cancelling", "waits_for_siblings", "waits_for_grade", "waits_for_batch",
+    "waits_for_evaluation", "in_batch", "job_not_running", "not_reported",
 ]  # fmt: skip
 """What stands between a rollout and its next progress; docs/reference/schedule.md explains each."""
 
 NextGroupReason = Literal[
-    "may_start", "job_not_running", "waits_for_engine", "waits_for_weights", "waits_for_signal",
-    "waits_for_success", "staleness", "active_batch", "evaluation", "sandboxes",
+    "may_start", "job_not_running", "last_step", "waits_for_engine", "waits_for_weights",
+    "waits_for_signal", "waits_for_success", "staleness", "active_batch", "held_by_strategy",
+    "evaluation", "sandboxes",
 ]  # fmt: skip
 """Whether one more training group may start, or the first thing that forbids it."""
 
@@ -79,6 +80,7 @@ class Schedule(Answer):
     written_at: datetime | None = None
     """None before the scheduler has said anything; an unchanged schedule is not written again."""
     filling_step: int | None = None
+    """None when all steps are committed."""
     need: int | None = None
     """Groups that the next batch still lacks."""
     next_group: NextGroup | None = None
@@ -140,8 +142,8 @@ class SandboxProfile(Answer):
     """Sandboxes of the job, and the memory that they were given."""
 
     held: int
-    free: int
-    """Of the whole pool, for any job."""
+    free: int | None = None
+    """Of the whole pool, for any job; None of an ended one."""
     total: int
     declared_bytes: int
     used_bytes: int | None = None
@@ -150,11 +152,12 @@ class SandboxProfile(Answer):
 
 
 class Profile(Answer):
-    """How well a job uses what it holds, as the scheduler said last."""
+    """How well a job uses what it holds, as the scheduler said last; an ended one holds nothing."""
 
     job_id: str
     state: str
     written_at: datetime | None = None
+    """When the figures were taken: of an ended job, at its end."""
     active_batch: ActiveBatch | None = None
     kv_usage: float | None = None
     hit_rate: float | None = None

@@ -6,6 +6,7 @@ from itertools import groupby
 
 import msgspec
 
+from domain.engine import PAGE_TOKENS
 from domain.errors import PayloadUnreadable
 from domain.ids import ProjectId
 from domain.trajectory import TurnSpan
@@ -20,7 +21,7 @@ from simulation.recorded import (
     turns_of,
 )
 from stores.system import recorded as store
-from stores.system.recorded import KeptRollout, RecordedOf
+from stores.system.recorded import EngineSizes, KeptRollout, RecordedOf
 from workers.chores.handling import ChoreFailed, ChoreTools
 
 
@@ -43,11 +44,12 @@ async def read_recorded(
         steps = await store.steps(connection, found.attempt_id)
         syncs = await store.syncs_s(connection, found.attempt_id)
         engines = await store.engines(connection, found.attempt_id)
+        sizes = await store.engine_sizes(connection, found.attempt_id)
     groups = [
         await _group(tools, list(members)) for _, members in groupby(kept, lambda one: one.ordinal)
     ]
     first_s = min((group.opened_s for group in groups), default=0.0)
-    limits = _limits(tools.settings)
+    slots, kv_tokens = sizes_of(tools.settings, sizes)
     job = RecordedJob(
         groups=tuple(group for group in groups if group.rollouts),
         steps=tuple(
@@ -66,14 +68,16 @@ async def read_recorded(
         syncs_s=tuple(syncs),
         groups_per_batch=int(found.spec["rollout"]["groups_per_batch"]),
         engines=max(engines, 1),
-        slots=limits[0],
-        kv_tokens=limits[1],
+        slots=slots,
+        kv_tokens=kv_tokens,
     )
     return found, job
 
 
-def _limits(settings: Settings) -> tuple[int, int]:
-    """Slots and KV tokens of an engine of this installation."""
+def sizes_of(settings: Settings, told: EngineSizes | None) -> tuple[int, int]:
+    """Slots and KV tokens of one engine: as it reported them, else as they are set."""
+    if told is not None:
+        return told.slots, told.kv_pages * PAGE_TOKENS
     limits = settings.limits
     return limits.engine_slots, limits.kv_pages * limits.kv_page_tokens
 

@@ -5,16 +5,18 @@ job  -> its records -> unchanged settings beside what happened -> changed settin
 """
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
+from domain.spec_parts import EngineRange
 from infra.codec import convert
+from infra.settings import Settings
 from simulation.bootstrap import RecordedInputs, course_of
+from simulation.correction import corrected, correction_of, model_error_of
 from simulation.declared import (
     KNOWN_ENGINES,
     DeclaredInputs,
@@ -29,18 +31,21 @@ from simulation.plan import (
     Course,
     Figure,
     Forecast,
+    GoesOn,
     Inputs,
     PlanPool,
     PlanRequest,
     PlanTooLarge,
+    PoolTooSmall,
     figures_of,
     forecast,
     shares_of,
 )
 from simulation.recorded import NotEnoughRecorded, RecordedJob
-from simulation.rehearsal import rehearse
+from simulation.rehearsal import GRADING_RESERVE, rehearse
 from stores.system import recorded as store
 from stores.system.operations import TakenOperation
+from stores.system.recorded import RecordedOf
 from workers.chores.handling import ChoreFailed, ChoreTools
 from workers.chores.plan_records import read_recorded
 from workers.chores.plan_spec import PlannedSpec, job_plan, read_planned
@@ -48,11 +53,20 @@ from workers.chores.plan_spec import PlannedSpec, job_plan, read_planned
 CPU_S_MAX: Final = 60.0
 """CPU seconds of one forecast; one that needs more ends with the replicas it has and says so."""
 
-BIAS_MAX: Final = 3.0
-"""Beyond it a simulated step time says nothing about the recorded one, and is not scaled to it."""
+WALL_S_MAX: Final = 110.0
+"""Seconds of one forecast on a machine that has no core for it; two of them end before a chore is."""
 
 TABLE_MODEL_ERROR: Final = 0.25
 """Standard deviation of the logarithm of time where nothing of the machines was measured."""
+
+LIMITS: Final = "limits"
+"""Source of rollouts of which only the spec's limits are known."""
+
+NOTHING_KNOWN: Final = (
+    "nothing is known of {}: limits of the spec only. Figures may be wrong by a factor of a hundred,"
+    " low and high are no 80 % interval; give a profile, or run a few steps and plan again"
+)
+"""Warning before such a plan."""
 
 Note = dict[str, str]
 
@@ -78,6 +92,12 @@ class PlanAsked:
     changed: Mapping[str, Any] | None = None
     profile: Profile | None = None
     parameters: int | None = None
+    unchanged_steps: int | None = None
+    """Of the run that is compared with the recorded one."""
+    has_engines: bool = False
+    """How many engines the job takes is among the changes."""
+    chosen: tuple[tuple[str, str, str], ...] = ()
+    """Pointer, value and reason of what the changes left open."""
 
 
 async def plan(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, object]:
@@ -96,6 +116,8 @@ async def plan(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, obj
         raise ChoreFailed("not_modelled", str(error)) from error
     except PlanTooLarge as error:
         raise ChoreFailed("plan_too_large", str(error)) from error
+    except PoolTooSmall as error:
+        raise ChoreFailed("never_fits", str(error)) from error
 
 
 async def _what_if(
@@ -106,18 +128,21 @@ async def _what_if(
     inputs = RecordedInputs(job)
     truth = course_of(job)
     made = len(truth.commits_s)
+    sandboxes = max(_sandboxes(tools.settings), truth.sandboxes_peak + GRADING_RESERVE)
     base = PlanRequest(
         # The job is compared over what it has done, whatever its end was meant to be.
         plan=replace(job_plan(spec, job.engines, found.base_step, made), max_steps=made),
-        pool=PlanPool(job.engines, tools.settings.limits.sandboxes),
+        pool=PlanPool(job.engines, sandboxes),
         inputs=inputs,
-        steps=min(asked.steps, made),
+        steps=min(asked.unchanged_steps or asked.steps, made),
         replicas=asked.replicas,
         seed=asked.seed,
     )
     unchanged, was_cut = await _forecast(base)
     real = figures_of(truth)
-    bias, model_error = _own_error(real, unchanged)
+    step_s = (real[Figure.STEP_S], unchanged.figures[Figure.STEP_S].median)
+    model_error = model_error_of(*step_s)
+    notes = [*_of_recorded(job, spec), *_of_steps(unchanged.steps, made)]
     answer: dict[str, object] = {
         "recorded": _recorded_json(job, truth),
         "unchanged": _forecast_json(unchanged, job.engines),
@@ -126,34 +151,73 @@ async def _what_if(
             for name, value in real.items()
             if value > 0
         },
-        "bias": bias,
+        "bias": correction_of(*step_s),
         "model_error": model_error,
-        "assumptions": _of_recorded(job, spec),
+        "assumptions": notes,
         "cut_short": was_cut,
     }
     if asked.changed is None:
         return answer
-    known = replace(base, bias=bias, model_error=model_error, steps=asked.steps)
-    changed = _changed(known, job, (found.base_step, asked))
+    changed, chosen = _changed(replace(base, model_error=model_error), job, found, asked)
     result, was_cut_too = await _forecast(changed)
     return answer | {
-        "changed": _forecast_json(result, changed.pool.engines),
-        "assumptions": [*_of_recorded(job, spec), *_of_pool(asked.pool)],
+        "changed": _forecast_json(corrected(result, real, unchanged), changed.pool.engines),
+        "assumptions": [*notes, *chosen],
         "cut_short": was_cut or was_cut_too,
     }
 
 
-def _changed(base: PlanRequest, job: RecordedJob, asked: tuple[int, PlanAsked]) -> PlanRequest:
-    """The same question with the changed settings and machines."""
-    base_step, question = asked
-    assert question.changed is not None
-    engines = question.pool.engines or job.engines
-    return replace(
+def _changed(
+    base: PlanRequest, job: RecordedJob, found: RecordedOf, asked: PlanAsked
+) -> tuple[PlanRequest, list[Note]]:
+    """The same question with the changed settings and machines, and what was chosen for it."""
+    assert asked.changed is not None
+    spec = read_planned(asked.changed)
+    if asked.has_engines:
+        engines, notes = engines_of(spec.resources.rollout_gpus, asked.pool.engines)
+    else:
+        engines, notes = engines_of(None, asked.pool.engines, job.engines)
+    request = replace(
         base,
-        plan=job_plan(read_planned(question.changed), engines, base_step, question.steps),
-        pool=PlanPool(engines, question.pool.sandboxes or base.pool.sandboxes),
-        inputs=_inputs_of(job, question),
+        plan=job_plan(spec, engines, found.base_step, asked.steps),
+        pool=PlanPool(engines, asked.pool.sandboxes or base.pool.sandboxes),
+        inputs=_inputs_of(job, asked),
+        steps=asked.steps,
     )
+    autos = [
+        _note(pointer, "auto", f"{value}: {reason}") for pointer, value, reason in asked.chosen
+    ]
+    return request, [*notes, *_of_pool(asked.pool), *autos]
+
+
+def engines_of(
+    allowed: EngineRange | None, asked: int | None, otherwise: int | None = None
+) -> tuple[int, list[Note]]:
+    """Engines that a job takes of those there are: never more than its most.
+
+    `otherwise`: those there are where nobody asks. Raises PoolTooSmall below its least.
+    """
+    said = [] if asked is None else [_note("engines", "chosen", str(asked))]
+    there = asked or otherwise
+    if allowed is None:
+        assert there is not None, "either asked for or recorded"
+        return there, said
+    if there is None:
+        detail = f"{allowed.max}: the most that resources.rollout_gpus allows"
+        return allowed.max, [_note("engines", "chosen", detail)]
+    if there < allowed.min:
+        raise PoolTooSmall(f"the job needs {allowed.min} engine hosts; the pool has {there}")
+    if there <= allowed.max:
+        return there, said
+    if asked is not None:
+        detail = f"{allowed.max} of {asked}: resources.rollout_gpus.max allows no more"
+        said = [_note("engines", "chosen", detail)]
+    return allowed.max, said
+
+
+def _sandboxes(settings: Settings) -> int:
+    """Of all nodes of this installation."""
+    return settings.limits.sandboxes * settings.pool.nodes
 
 
 def _inputs_of(job: RecordedJob, asked: PlanAsked) -> Inputs:
@@ -166,11 +230,13 @@ async def _of_spec(
     tools: ChoreTools, operation: TakenOperation, asked: PlanAsked, spec: PlannedSpec
 ) -> Mapping[str, object]:
     settings = tools.settings
-    engines = asked.pool.engines or min(spec.resources.rollout_gpus.max, settings.pool.engines)
+    engines, machines = engines_of(
+        spec.resources.rollout_gpus, asked.pool.engines, settings.pool.engines
+    )
     inputs, notes, model_error = await _known(tools, operation, asked, spec)
     request = PlanRequest(
         plan=job_plan(spec, engines, 0, asked.steps),
-        pool=PlanPool(engines, asked.pool.sandboxes or settings.limits.sandboxes),
+        pool=PlanPool(engines, asked.pool.sandboxes or _sandboxes(settings)),
         inputs=inputs,
         steps=asked.steps,
         replicas=asked.replicas,
@@ -178,10 +244,12 @@ async def _of_spec(
         model_error=model_error,
     )
     result, was_cut = await _forecast(request)
+    is_guess = any(one["source"] == LIMITS for one in notes)
     return {
+        "warning": NOTHING_KNOWN.format(spec.environment) if is_guess else None,
         "forecast": _forecast_json(result, engines),
         "model_error": model_error,
-        "assumptions": [*notes, *_of_pool(asked.pool), *_of_evaluation(spec)],
+        "assumptions": [*notes, *machines, *_of_pool(asked.pool), *_of_evaluation(spec)],
         "cut_short": was_cut,
     }
 
@@ -205,7 +273,7 @@ async def _known(
     if earlier is None:
         profile = profile_of_limits(spec.bounds)
         detail = f"nothing is known of {spec.environment}: spread over its limits"
-        notes = [machines, _note("rollouts", "limits", detail)]
+        notes = [machines, _note("rollouts", LIMITS, detail)]
         return DeclaredInputs(engine, profile, spec.bounds), notes, TABLE_MODEL_ERROR
     found, job = await read_recorded(tools, operation.project_id, earlier)
     recorded = RecordedInputs(job, asked.pool.slots)
@@ -224,16 +292,9 @@ async def _forecast(request: PlanRequest) -> tuple[Forecast, bool]:
     return result, result.replicas < request.replicas
 
 
-def _budget() -> Callable[[], bool]:
-    end = time.process_time() + CPU_S_MAX
-    return lambda: time.process_time() < end
-
-
-def _own_error(real: Mapping[Figure, float], unchanged: Forecast) -> tuple[float, float]:
-    """What times are multiplied by, and the error that is left in them: half of what was corrected."""
-    ratio = real[Figure.STEP_S] / unchanged.figures[Figure.STEP_S].median
-    bias = min(max(ratio, 1.0 / BIAS_MAX), BIAS_MAX)
-    return bias, max(MODEL_ERROR_MIN, abs(math.log(ratio)) / 2)
+def _budget() -> GoesOn:
+    cpu_end, end = time.process_time() + CPU_S_MAX, time.monotonic() + WALL_S_MAX
+    return lambda: time.process_time() < cpu_end and time.monotonic() < end
 
 
 def _recorded_json(job: RecordedJob, truth: Course) -> dict[str, object]:
@@ -275,8 +336,15 @@ def _of_recorded(job: RecordedJob, spec: PlannedSpec) -> list[Note]:
     ]
 
 
+def _of_steps(simulated: int, made: int) -> list[Note]:
+    if simulated == made:
+        return []
+    detail = f"the first {simulated} of {made} steps; the others as the later half of these"
+    return [_note("unchanged", "chosen", detail)]
+
+
 def _of_pool(pool: _Pool) -> list[Note]:
-    chosen = {"engines": pool.engines, "sandboxes": pool.sandboxes, "slots": pool.slots}
+    chosen = {"sandboxes": pool.sandboxes, "slots": pool.slots}
     notes = [
         _note(name, "chosen", str(value)) for name, value in chosen.items() if value is not None
     ]

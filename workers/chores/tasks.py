@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from infra.logging import configure, get_logger
-from infra.names import CHORE_TASK, DELIVER_TASK, TIDY_TASK
+from infra.names import CHORE_TASK, DELIVER_TASK, PLAN_TASK, TIDY_TASK
 from infra.process import dying_with_parent
 from infra.settings import Settings
 from stores.system.operations import STARTS_MAX
@@ -29,6 +29,17 @@ _senders: "list[tuple[subprocess.Popen[bytes], float]]" = []
 def chore(operation_id: str) -> None:
     """Run the operation until its process ends well; its row bounds the starts."""
     configure("chores", Settings.from_env().log_level)
+    _run_to_its_end(operation_id)
+
+
+@app.task(name=PLAN_TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
+def plan(operation_id: str) -> None:
+    """The same for a plan. Its queue has a worker of its own: minutes of CPU hold up no chore."""
+    configure("plans", Settings.from_env().log_level)
+    _run_to_its_end(operation_id)
+
+
+def _run_to_its_end(operation_id: str) -> None:
     for _ in range(STARTS_MAX + 1):
         status = run_once(operation_id)
         if status == 0:

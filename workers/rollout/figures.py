@@ -36,6 +36,7 @@ class Figures:
             "slots": float(stats.slots),
             "kv_pages": float(stats.kv_pages),
             "kv_pages_used": float(stats.kv_pages_used),
+            "kv_pages_held": float(stats.kv_pages_held),
             "retained_rollouts": float(stats.retained_rollouts),
             "busy_s": stats.busy_s,
             "kv_usage": stats.kv_pages_used / stats.kv_pages if stats.kv_pages else 0.0,

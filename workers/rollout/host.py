@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from domain.engine import Capability, EngineStats
+from domain.engine import Capability
 from domain.events import HeldRollout, TryFailed
 from domain.ids import AttemptId, HostId, OrganizationId, RolloutId
 from domain.kv_ticket import KvFailure, KvRefused, KvTicket
@@ -43,6 +43,7 @@ from workers.rollout.outcomes import Superseded, TryEnded
 from workers.rollout.ports import Engine
 from workers.rollout.reports import TurnReporter
 from workers.rollout.turn_loop import LoopPorts, RolloutPlan, TurnLoop
+from workers.rollout.turn_queue import Queued, reasons_of
 from workers.rollout.weights import VersionGate, WeightSync
 
 HOPS_MAX: Final = 100_000
@@ -183,15 +184,14 @@ class RolloutHost:
 
     def phases(self) -> dict[RolloutId, str]:
         """What each rollout on this host does at the moment, a `WaitReason`."""
-        engine = self._ports.engine
-        queued, stats = frozenset(engine.waiting()), engine.stats()
-        phases: dict[RolloutId, str] = {}
-        for rollout_id, held in self._held.items():
-            phase = held.loop.phase
-            if phase is WaitReason.RUNNING and rollout_id in queued:
-                phase = _queued(stats)
-            phases[rollout_id] = phase.value
-        return phases
+        engine, loops = self._ports.engine, {name: held.loop for name, held in self._held.items()}
+        queued = [
+            Queued(name, loops[name].rank, loops[name].episode.tokens)
+            for name in engine.waiting()
+            if name in loops and loops[name].phase is WaitReason.RUNNING
+        ]
+        reasons = reasons_of(queued, engine.stats(), engine.info().page_tokens)
+        return {name: reasons.get(name, loop.phase).value for name, loop in loops.items()}
 
     def on_frame(self, frame: object) -> None:
         """Act on one frame of the leader; never waits."""
@@ -352,11 +352,3 @@ class RolloutHost:
         error = task.exception()
         if error is not None and not self.fault.done():
             self.fault.set_exception(error)
-
-
-def _queued(stats: EngineStats) -> WaitReason:
-    """Why an accepted turn has no slot: a pause for new weights, full slots, else keys and values."""
-    if stats.paused:
-        return WaitReason.WAITS_FOR_WEIGHTS
-    is_full = stats.active >= stats.slots
-    return WaitReason.WAITS_FOR_SLOT if is_full else WaitReason.WAITS_FOR_KV

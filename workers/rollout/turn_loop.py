@@ -277,7 +277,9 @@ class TurnLoop:
     async def _after_refusal(self, refused: EngineRefused) -> None:
         match refused.reason:
             case Refusal.QUEUE_FULL:
+                self.phase = WaitReason.WAITS_FOR_SLOT
                 await self._in_time(self._ports.clock.sleep(QUEUE_FULL_PAUSE_S))
+                self.phase = WaitReason.RUNNING
             case Refusal.WEIGHTS_MISMATCH:
                 raise TryEnded(End.ENGINE_LOST, "version_split") from refused
             case Refusal.CLOSED:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from domain.commands import EndTry
 from domain.ids import GroupId, RolloutId
 from domain.plan import Scheduling
+from domain.schedule import Numbers
 from domain.states import End
 from scheduler.core import placement
 from scheduler.core.failures import end_try
@@ -30,7 +31,7 @@ from scheduler.core.strategies.concurrency import Controller, EngineLoad, Limits
 from scheduler.core.strategies.discarding import Discarding
 
 if TYPE_CHECKING:
-    from scheduler.core.state import Pass
+    from scheduler.core.state import Pass, State
 
 Member = tuple[GroupRecord, RolloutRecord]
 
@@ -40,6 +41,8 @@ ENGINES_WAIT_S: Final = 60.0
 
 class Aimd(Discarding):
     """A cap on rollouts in flight that follows the engines."""
+
+    holds_places = True
 
     def __init__(self, scheduling: Scheduling) -> None:
         super().__init__(scheduling)
@@ -58,11 +61,16 @@ class Aimd(Discarding):
         """Versions that a group may lag."""
         return int(self.knob("lag_max"))
 
-    def may_open(self, run: "Pass", job: JobRecord) -> bool:
-        """While fewer rollouts are open than may be in flight."""
-        self._begin(run, job)
+    def holds_back(self, state: "State", job: JobRecord, now: float) -> Numbers | None:
+        """As many rollouts are open as may be in flight."""
         started = sum(len(group.open_rollouts()) for group in job.training_groups())
-        return started < self._controller.in_flight_max
+        most = self._controller.in_flight_max
+        return None if started < most else (("open_rollouts", started), ("max", most))
+
+    def may_open(self, run: "Pass", job: JobRecord) -> bool:
+        """While fewer rollouts are open than may be in flight, by the cap that the engines allow."""
+        self._begin(run, job)
+        return super().may_open(run, job)
 
     def choose_engine(
         self,

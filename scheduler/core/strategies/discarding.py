@@ -9,12 +9,13 @@ on until it is refused; here it ends at once, which is kinder to the baseline an
 from typing import TYPE_CHECKING
 
 from domain.ids import task_ordinal
+from domain.schedule import Numbers
 from scheduler.core.records import GroupPhase, GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.requeue import drop_and_queue_again, lag
 from scheduler.core.rules import Rules, least_loaded
 
 if TYPE_CHECKING:
-    from scheduler.core.state import Pass
+    from scheduler.core.state import Pass, State
 
 
 class Discarding(Rules):
@@ -48,10 +49,16 @@ class Discarding(Rules):
                 drop_and_queue_again(run, job, group, f"lags more than {bound} versions")
 
 
-def serves_newest(run: "Pass", job: JobRecord) -> bool:
+def serves_newest(state: "State", job: JobRecord) -> bool:
     """Whether all engines serve the newest policy: upstream a step's groups begin after the weight update.
 
     Were one enough, all groups of a step would be placed on the engine that is done first.
     """
-    engines = run.state.engines_of(job)
+    engines = state.engines_of(job)
     return bool(engines) and all(engine.version == job.committed for engine in engines)
+
+
+def behind(state: "State", job: JobRecord) -> Numbers:
+    """The numbers of a wait for engines that do not serve the newest policy yet."""
+    oldest = min((engine.version for engine in state.engines_of(job)), default=-1)
+    return (("served", oldest), ("committed", job.committed))

@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Final
 from domain.commands import EndTry
 from domain.ids import HostId, RolloutId
 from domain.plan import Scheduling
+from domain.schedule import Numbers
 from domain.states import End
 from scheduler.core import pacing
 from scheduler.core.failures import end_try
 from scheduler.core.records import GroupPhase, GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.requeue import drop_and_queue_again
 from scheduler.core.rules import Rules
-from scheduler.core.strategies.discarding import serves_newest
+from scheduler.core.strategies.discarding import behind, serves_newest
 from scheduler.core.strategies.episodes import EpisodeQueue
 
 if TYPE_CHECKING:
-    from scheduler.core.state import Pass
+    from scheduler.core.state import Pass, State
 
 
 QUEUES_MAX: Final = 4096
@@ -51,6 +52,7 @@ class RollFlash(Rules):
     """Queues of episodes with the head of each first."""
 
     paces = False
+    holds_places = True
 
     def __init__(self, scheduling: Scheduling) -> None:
         super().__init__(scheduling)
@@ -66,13 +68,20 @@ class RollFlash(Rules):
         """Versions that an episode may lag."""
         return min(int(self.knob("async_ratio")), job.plan.max_staleness)
 
+    def holds_back(self, state: "State", job: JobRecord, now: float) -> Numbers | None:
+        """The step's weight update is not over, or each episode of each queue has its group."""
+        if not serves_newest(state, job):
+            return behind(state, job)
+        is_free = any(queue.unopened() is not None for queue in self._queues)
+        if is_free or not self._queues or self._lost(job):
+            return None
+        return (("queues", len(self._queues)), ("open", len(self._queue_of)))
+
     def may_open(self, run: "Pass", job: JobRecord) -> bool:
         """While a queue has an episode that no group stands for, after the step's weight update."""
         self._begin(job)
         self._replace_lost(job)
-        return serves_newest(run, job) and any(
-            queue.unopened() is not None for queue in self._queues
-        )
+        return super().may_open(run, job)
 
     def on_opened(self, run: "Pass", job: JobRecord, group: GroupRecord) -> None:
         """The new group stands for the first such episode, of the first queue that has it."""
@@ -184,12 +193,16 @@ class RollFlash(Rules):
 
     def _replace_lost(self, job: JobRecord) -> None:
         """A group that was dropped for a reason of its own leaves its place to another one."""
-        live = {group.ordinal for group in job.training_groups()}
-        for ordinal in [ordinal for ordinal in self._queue_of if ordinal not in live]:
+        for ordinal in self._lost(job):
             queue = self._queues[self._queue_of[ordinal]]
             if queue.find(ordinal) is not None:
                 queue.refill()
             self._forget(ordinal)
+
+    def _lost(self, job: JobRecord) -> list[int]:
+        """Ordinals in a queue whose group is not live any more."""
+        live = {group.ordinal for group in job.training_groups()}
+        return [ordinal for ordinal in self._queue_of if ordinal not in live]
 
     def _drop_overdue(self, run: "Pass", job: JobRecord) -> None:
         """What the job's own bound refuses is done again too."""

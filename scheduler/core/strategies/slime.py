@@ -18,12 +18,13 @@ them too: the pool is never above ceil(a x B), so that all strategies hold the s
 from typing import TYPE_CHECKING
 
 from domain.plan import Scheduling
+from domain.schedule import Numbers
 from scheduler.core.records import GroupPhase, GroupRecord, JobRecord
 from scheduler.core.requeue import drop_and_queue_again
-from scheduler.core.strategies.discarding import Discarding, serves_newest
+from scheduler.core.strategies.discarding import Discarding, behind, serves_newest
 
 if TYPE_CHECKING:
-    from scheduler.core.state import Pass
+    from scheduler.core.state import Pass, State
 
 
 class SlimeSync(Discarding):
@@ -33,13 +34,13 @@ class SlimeSync(Discarding):
         super().__init__(scheduling)
         self._over_sampling = self.knob("over_sampling")
 
-    def may_open(self, run: "Pass", job: JobRecord) -> bool:
-        """Up to the sampled batch, with the newest weights only."""
+    def holds_back(self, state: "State", job: JobRecord, now: float) -> Numbers | None:
+        """The sampled batch is begun or full, or an engine has older weights than the newest."""
         batch = job.plan.groups_per_batch
-        if len(job.positions) == batch:
-            return False
-        started = len(job.training_groups())
-        return started < int(self._over_sampling * batch) and serves_newest(run, job)
+        started, most = len(job.training_groups()), int(self._over_sampling * batch)
+        if len(job.positions) == batch or started >= most:
+            return (("filled", len(job.positions)), ("begun", started), ("max", most))
+        return None if serves_newest(state, job) else behind(state, job)
 
     def on_tick(self, run: "Pass", job: JobRecord) -> None:
         """Once the batch is full the surplus is aborted; its prompts come back."""
@@ -66,19 +67,25 @@ class SlimeAsync(Discarding):
         self._poll_s = self.knob("poll_s")
         self._topped_up_at: float | None = None
 
-    def may_open(self, run: "Pass", job: JobRecord) -> bool:
-        """While the pool has room and fewer finished groups wait than it holds."""
-        since = None if self._topped_up_at is None else run.now - self._topped_up_at
-        if since is not None and 0.0 < since < self._poll_s:
-            return False
-        pool = pool_groups(self._pool_per_engine, len(run.state.engines_of(job)), job)
+    def holds_back(self, state: "State", job: JobRecord, now: float) -> Numbers | None:
+        """The pool is full, as many finished groups wait as it holds, or its next top-up is to come."""
+        topped_up = self._topped_up_at
+        if topped_up is not None and 0.0 < now - topped_up < self._poll_s:
+            return (("until", topped_up + self._poll_s),)
+        pool = pool_groups(self._pool_per_engine, len(state.engines_of(job)), job)
         groups = job.training_groups()
         unfinished = sum(1 for group in groups if group.is_unfinished)
         waiting = sum(1 for group in groups if group.phase is GroupPhase.COMPLETE)
         if unfinished >= pool or waiting >= pool:
-            return False
-        self._topped_up_at = run.now
-        return True
+            return (("open", unfinished), ("complete", waiting), ("max", pool))
+        return None
+
+    def may_open(self, run: "Pass", job: JobRecord) -> bool:
+        """A group that may start is part of a top-up, from which on the next one is counted."""
+        is_free = super().may_open(run, job)
+        if is_free:
+            self._topped_up_at = run.now
+        return is_free
 
 
 class SlimeBounded(SlimeAsync):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 class ThunderAgent(SlimeBounded):
     """Both variants; their defaults differ, not their code."""
 
+    holds_places = True
+
     def __init__(self, scheduling: Scheduling) -> None:
         super().__init__(scheduling)
         self._accounting = ProgramRules(

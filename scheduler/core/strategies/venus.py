@@ -6,10 +6,11 @@
 from typing import Final
 
 from domain.plan import Mechanism, Scheduling
+from domain.schedule import Numbers
 from scheduler.core import migration, order
 from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord
 from scheduler.core.rules import Rules
-from scheduler.core.state import Pass
+from scheduler.core.state import Pass, State
 
 PRESSURE_STOP: Final = 2.0
 """Contexts in flight over the device tiers above which no further group starts: what waits is then as
@@ -37,14 +38,16 @@ class Venus(Rules):
         """By the job's order."""
         return order.order_key(job)(group)
 
-    def may_open(self, run: Pass, job: JobRecord) -> bool:
-        """While the contexts in flight are not too far above what the engines hold."""
+    def holds_back(self, state: State, job: JobRecord, now: float) -> Numbers | None:
+        """Contexts in flight that are too far above what the engines hold."""
         if not self.scheduling.has(Mechanism.ADMISSION):
-            return True
-        engines = run.state.engines_of(job)
+            return None
+        engines = state.engines_of(job)
         held = sum(engine.kv_held for engine in engines)
         capacity = sum(engine.kv_tokens for engine in engines)
-        return not capacity or held <= PRESSURE_STOP * capacity
+        if not capacity or held <= PRESSURE_STOP * capacity:
+            return None
+        return (("kv_held", held), ("max", PRESSURE_STOP * capacity))
 
     def choose_engine(
         self,

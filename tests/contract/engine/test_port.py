@@ -137,6 +137,18 @@ async def test_a_caller_that_leaves_frees_its_slot(make: Make) -> None:
     assert (await engine.generate(request("next"))).token_ids
 
 
+async def test_pages_of_running_turns_are_held_and_those_kept_for_later_are_not(make: Make) -> None:
+    engine = make(1)
+    running = asyncio.create_task(engine.generate(request(request_id="r", **LONG)))
+    await eventually(lambda: engine.stats().active)
+    if engine.stats().kv_pages:
+        await eventually(lambda: engine.stats().kv_pages_held)
+    await engine.abort([RequestId("r")])
+    await running
+    assert (await engine.generate(request("next"))).token_ids
+    assert engine.stats().kv_pages_held == 0
+
+
 async def test_a_turn_past_its_deadline_ends_as_aborted(make: Make) -> None:
     engine = make(1)
     result = await engine.generate(request(deadline_s=0.05, **LONG))

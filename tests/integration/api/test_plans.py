@@ -1,11 +1,17 @@
 """Plans over the API: asked, bounded, refused with a reason, answered by the chore."""
 
-from typing import Any
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
+from celery import Celery
 
 from api.plans import limits
+from infra.names import CHORE_TASK, PLAN_TASK
+from scheduler.watch import ChoreWatch
 from stores import tables as t
+from stores.unit_of_work import Database
 from tests.integration.api.chores import do_chores
 from tests.integration.api.ran import ran
 from tests.integration.api.world import SPEC, Tenant, World
@@ -65,6 +71,9 @@ def test_an_unknown_environment_is_planned_from_its_limits_and_widely(tenant: Te
     result = answered(tenant, spec=SMALL)
     assert sources(result)["rollouts"] == "limits"
     assert result.model_error > 0.2
+    assert result.warning is not None
+    assert result.warning.startswith("nothing is known of calc: limits of the spec only")
+    assert "no 80 % interval" in result.warning
 
 
 def test_a_spec_is_planned_from_the_project_s_own_earlier_rollouts(tenant: Tenant) -> None:
@@ -81,6 +90,76 @@ def test_another_project_s_rollouts_are_not_learned_from(tenant: Tenant, world: 
     stranger = world.tenant("stranger")
     stranger.environment()
     assert sources(answered(stranger, spec=SMALL))["rollouts"] == "limits"
+
+
+def test_a_spec_is_held_against_the_pool_that_is_asked_about(tenant: Tenant) -> None:
+    tenant.environment()
+    wide = {**SMALL, "resources": {"rollout_gpus": {"min": 5, "max": 6}}}
+    result = answered(tenant, spec=wide, profile=PROFILE, pool={"engines": 8})
+    assert result.forecast is not None
+    assert result.forecast.engines == 6
+    (said,) = [one.detail for one in result.assumptions if one.input == "engines"]
+    assert said.startswith("6 of 8")
+    for pool, pointer in (
+        ({"engines": 4}, "/spec/resources/rollout_gpus/min"),
+        ({"engines": 8, "sandboxes": 2}, "/spec/rollout/group_size"),
+    ):
+        with tenant.sdk() as client, pytest.raises(Invalid) as refused:
+            client.plans.create({**wide, "evaluation": None}, pool=pool)
+        (finding,) = refused.value.errors
+        assert (finding.pointer, finding.code) == (pointer, "never_fits")
+
+
+def test_a_group_of_one_is_refused_in_a_spec_and_in_a_what_if(tenant: Tenant) -> None:
+    job = ran(tenant, 1)["id"]
+    alone = {"group_size": 1, "groups_per_batch": 2}
+    with tenant.sdk() as client:
+        with pytest.raises(Invalid) as of_spec:
+            client.plans.create({**SMALL, "rollout": alone})
+        with pytest.raises(Invalid) as of_job:
+            client.plans.whatif(job, {"rollout": alone})
+    for refused in (of_spec, of_job):
+        assert [one.code for one in refused.value.errors] == ["no_signal"]
+
+
+def test_engines_and_auto_of_a_what_if_are_obeyed(tenant: Tenant) -> None:
+    changes = {
+        "resources": {"rollout_gpus": {"min": 3, "max": 3}},
+        "scheduling": {"max_staleness": 1, "async_ratio": "auto"},
+    }
+    result = answered(tenant, job=ran(tenant)["id"], changes=changes)
+    assert result.changed is not None
+    assert result.changed.engines == 3
+    assert sources(result)["/scheduling/async_ratio"] == "auto"
+
+
+def test_neither_few_steps_nor_an_early_end_shorten_what_the_error_is_taken_over(
+    tenant: Tenant,
+) -> None:
+    early = {"stop": {"max_steps": 1}}
+    result = answered(tenant, job=ran(tenant)["id"], changes=early, steps=1)
+    assert result.recorded is not None
+    assert result.unchanged is not None
+    assert result.changed is not None
+    assert (result.recorded.steps, result.unchanged.steps, result.changed.steps) == (3, 3, 1)
+
+
+def test_an_engine_is_as_large_as_it_reported(tenant: Tenant) -> None:
+    job = ran(tenant)
+    engines = [{"slots": None, "kv_pages": None}, {"slots": 8.0, "kv_pages": 1152.0}]
+    tenant.world.add(
+        t.job_schedule, job_id=job["id"], attempt_id=job["attempt_id"], head={},
+        profile={"engines": engines},
+    )  # fmt: skip
+    result = answered(tenant, job=job["id"])
+    assert result.recorded is not None
+    assert result.recorded.slots == 8
+
+
+def test_a_what_if_of_no_job_says_that_there_is_none(tenant: Tenant) -> None:
+    with tenant.sdk() as client, pytest.raises(NotFound) as missing:
+        client.plans.whatif("nojob")
+    assert "nojob" in str(missing.value)
 
 
 def test_a_what_if_shows_its_own_error_on_the_unchanged_settings(tenant: Tenant) -> None:
@@ -167,6 +246,59 @@ def test_a_job_whose_trajectories_are_gone_fails_with_what_is_missing(tenant: Te
         with pytest.raises(OperationFailed) as failed:
             client.plans.wait(plan)
     assert failed.value.code == "nothing_recorded"
+
+
+class Wakes:
+    """The broker's side: what it was asked to wake, and whether that is forgotten in time."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, tuple[str, bool]] = {}
+
+    def send_task(self, name: str, args: list[Any], **options: Any) -> None:
+        """Keep the task and whether it expires by the operation's id."""
+        if args:
+            self.sent[args[0]] = (name, options["expires"] is not None)
+
+
+def test_a_plan_wakes_a_worker_of_its_own_and_its_wakes_do_not_pile_up(
+    tenant: Tenant, world: World
+) -> None:
+    tenant.job()
+    with tenant.sdk() as client:
+        plan = client.plans.create(SMALL)
+    (prepare,) = [row.id for row in world.rows(t.operation) if row.kind != "plan"]
+    world.add(
+        t.leadership, id=1, term=1, address="here", key=b"k", backend_pid=1,
+        heartbeat_at=datetime.now(UTC),
+    )  # fmt: skip
+    wakes = Wakes()
+
+    async def look() -> None:
+        database = Database(world.settings.database_url, 2)
+        try:
+            await ChoreWatch(database, cast("Celery", wakes), 1).look()
+        finally:
+            await database.close()
+
+    asyncio.run(look())
+    assert wakes.sent == {plan.id: (PLAN_TASK, True), prepare: (CHORE_TASK, False)}
+
+
+def test_a_plan_that_killed_its_process_is_started_once_more_and_then_it_is_poison(
+    tenant: Tenant,
+) -> None:
+    tenant.environment()
+    with tenant.sdk() as client:
+        once = client.plans.create(SMALL, profile=PROFILE, replicas=4)
+        twice = client.plans.create(SMALL, profile=PROFILE, replicas=4)
+        tenant.world.change(t.operation, once.id, starts=1)
+        tenant.world.change(t.operation, twice.id, starts=2)
+        do_chores(tenant.world, "plan")
+        assert client.plans.get(once.id).state == "done"
+        with pytest.raises(OperationFailed) as failed:
+            client.plans.wait(twice)
+    assert failed.value.code == "poison"
+    assert "2 times" in str(failed.value)
 
 
 def test_an_invalid_spec_has_its_findings_below_spec(tenant: Tenant) -> None:

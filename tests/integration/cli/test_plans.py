@@ -69,6 +69,19 @@ def test_a_plan_is_a_table_with_its_assumptions(tenant: Tenant, tmp_path: Path) 
     assert json.loads(as_json.stdout)["forecast"]["engines"] == 2
 
 
+def test_a_plan_of_what_nothing_is_known_of_begins_with_the_warning(
+    tenant: Tenant, tmp_path: Path
+) -> None:
+    tenant.environment()
+    spec = tmp_path / "job.json"
+    spec.write_text(json.dumps(SMALL))
+    with chores(tenant.world):
+        shown = venus("plan", str(spec), "--replicas", "4", "--steps", "1")
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith("warning: nothing is known of calc: limits of the spec only")
+    assert lines[1].split() == ["GUESS", "LOW", "HIGH"]
+
+
 def test_a_what_if_prints_its_own_error_before_anything_else(tenant: Tenant) -> None:
     job = ran(tenant)["id"]
     with chores(tenant.world):

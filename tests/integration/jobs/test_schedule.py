@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.faults.jobs import job_spec, member, said
 from tests.support import requires
+from tests.support.processes import Process
 from tests.support.stack import Stack, StackPlan, running_stack
 from tests.support.waiting import wait_until
 from venusrl.models.jobs import Job
@@ -78,7 +79,10 @@ def test_every_open_rollout_of_a_running_job_says_what_it_waits_for(stack: Stack
     profile = stack.client.jobs.profile(job.id)
     assert sum(profile.staleness.values()) == 2
     assert profile.active_batch is not None
-    assert profile.active_batch.engine_slots == 2
+    assert (profile.active_batch.running_rollouts, profile.active_batch.engine_slots) == (0, 0)
+    assert profile.sandboxes is not None
+    assert profile.sandboxes.held == 0
+    assert profile.written_at is not None
     (engine,) = profile.engines
     assert engine.slots == 2
     assert engine.sampled_tokens
@@ -86,20 +90,27 @@ def test_every_open_rollout_of_a_running_job_says_what_it_waits_for(stack: Stack
 
 @pytest.mark.slow
 def test_a_rollout_whose_sandbox_never_comes_says_so(stack: Stack) -> None:
-    node = stack.hosts("node")[0]
+    """A frozen node is replaced when its lease is over, so whichever node lives is frozen again."""
     job = stack.client.jobs.create(job_spec("no node"))
+    frozen: dict[int, Process] = {}
+
+    def freeze() -> None:
+        for node in stack.hosts("node"):
+            if node.pid not in frozen:
+                node.send(signal.SIGSTOP)
+                frozen[node.pid] = node
+
+    def named() -> bool:
+        freeze()
+        groups = stack.client.jobs.schedule(job.id).groups
+        said_of = {one.wait_reason for group in groups for one in group.rollouts}
+        return bool(said_of & {"sandbox_starts", "waits_for_node"})
+
     try:
-        wait_until(lambda: stack.client.jobs.get(job.id).state == "provisioning", ENDS_WITHIN_S)
-        node.send(signal.SIGSTOP)
         wait_until(lambda: stack.client.jobs.get(job.id).state == "running", ENDS_WITHIN_S)
-
-        def named() -> bool:
-            groups = stack.client.jobs.schedule(job.id).groups
-            said_of = {one.wait_reason for group in groups for one in group.rollouts}
-            return bool(said_of & {"sandbox_starts", "waits_for_node"})
-
         wait_until(named, ENDS_WITHIN_S)
     finally:
-        node.send(signal.SIGCONT)
+        for node in frozen.values():
+            node.send(signal.SIGCONT)
         stack.client.jobs.cancel(job.id)
         stack.client.jobs.wait_for(job.id, ["cancelled", "failed", "succeeded"], ENDS_WITHIN_S)

@@ -217,7 +217,15 @@ def test_groups_that_are_trained_leave_and_an_ended_job_has_none(desk: Desk) -> 
     world.change(t.job, desk.job_id, state="succeeded")
     with desk.tenant.sdk() as client:
         assert client.jobs.schedule(desk.job_id).groups == []
-        assert client.jobs.profile(desk.job_id).active_batch is not None
+        profile = client.jobs.profile(desk.job_id)
+    (row,) = world.rows(t.job_schedule)
+    assert row.profile["sandboxes"]["held"] > 0, "what was said last before the end"
+    assert profile.active_batch is not None
+    assert profile.sandboxes is not None
+    assert (profile.active_batch.open_groups, profile.active_batch.running_rollouts) == (0, 0)
+    assert (profile.sandboxes.held, profile.sandboxes.free) == (0, None)
+    assert [engine.rollouts for engine in profile.engines] == [0]
+    assert profile.written_at == row.written_at
 
 
 def test_a_leader_whose_term_is_over_writes_nothing(desk: Desk) -> None:

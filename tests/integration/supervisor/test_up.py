@@ -24,7 +24,15 @@ from tests.support.services import folder_for_servers, migrated_cluster, running
 
 pytestmark = [pytest.mark.slow, requires("postgres", "valkey", "bwrap")]
 
-CHILDREN = {"postgres", "valkey", "api", "scheduler-0", "worker-hosts", "worker-chores"}
+CHILDREN = {
+    "postgres",
+    "valkey",
+    "api",
+    "scheduler-0",
+    "worker-hosts",
+    "worker-chores",
+    "worker-plans",
+}
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,21 @@ def test_a_value_outside_its_range_is_not_accepted() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("strategy", list(StrategyName))
+def test_defaults_contradict_nothing_and_contradictions_are_of_declared_numbers(
+    strategy: StrategyName,
+) -> None:
+    assert knobs.contradictions(strategy, {}) == []
+    for names in knobs.ASCENDING.get(strategy, ()):
+        assert all(knobs.find(strategy, name) is not None for name in names)
+
+
+def test_numbers_that_fall_where_they_must_not_contradict_each_other() -> None:
+    found = knobs.contradictions(StrategyName.AIMD, {"grow_below": 0.85})
+    assert found == [(("grow_below", 0.85), ("soft_usage", 0.8))]
+    assert knobs.contradictions(StrategyName.AIMD, {"grow_below": 0.8}) == []
+
+
 def test_whole_numbers_are_whole() -> None:
     knob = knobs.find(StrategyName.SLIME_BOUNDED, "lag_max")
     assert knob is not None

@@ -67,6 +67,35 @@ def test_a_segment_says_its_term_pool_settings_and_refusals(blobs: Away, tmp_pat
     assert path.parent.name == "0000000007"
 
 
+def test_the_last_segment_of_a_leader_that_steps_down_says_that_it_is(
+    blobs: Away, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "SEGMENT_RECORDS_MAX", 3)
+    log = opened(blobs)
+    note(log, 5)
+    asyncio.run(log.close())
+    assert [one.header.is_last for one in segments_of(tmp_path)] == [False, True]
+
+
+def test_a_log_that_is_stored_already_ends_with_an_empty_segment(
+    blobs: Away, tmp_path: Path
+) -> None:
+    log = opened(blobs)
+    note(log, 5)
+    asyncio.run(log._write())
+    asyncio.run(log.close())
+    assert [(len(one.entries), one.header.is_last) for one in segments_of(tmp_path)] == [
+        (5, False),
+        (0, True),
+    ]
+    assert segments_of(tmp_path)[1].header.first == 5
+
+
+def test_a_log_without_a_record_stores_nothing(blobs: Away, tmp_path: Path) -> None:
+    asyncio.run(opened(blobs).close())
+    assert files_of(tmp_path) == []
+
+
 def test_a_store_that_is_away_holds_nothing_up_and_gets_everything_later(
     blobs: Away, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """Forecasts: replicas, their quantiles, and what multiplies them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
@@ -12,8 +12,12 @@ from simulation.plan import (
     Course,
     Draw,
     Figure,
+    GoesOn,
+    OutOfTime,
     PlanPool,
     PlanRequest,
+    PlanTooLarge,
+    Rehearse,
     cost_usd,
     figures_of,
     forecast,
@@ -35,10 +39,10 @@ def request(**changes: object) -> PlanRequest:
     return replace(base, model_error=0.0, **changes)  # type: ignore[arg-type]
 
 
-def drawn_step_s(seen: list[int] | None = None) -> Callable[[JobPlan, PlanPool, Draw], Course]:
+def drawn_step_s(seen: list[int] | None = None) -> Rehearse:
     """A run whose steps take as long as a decode step of the drawn engine, times a thousand."""
 
-    def run(plan: JobPlan, pool: PlanPool, draw: Draw) -> Course:
+    def run(plan: JobPlan, pool: PlanPool, draw: Draw, goes_on: GoesOn) -> Course:
         if seen is not None:
             seen.append(plan.max_steps)
         step_s = 1_000 * draw.rates.engine.step_s + draw.groups.group(0).members[0].context_tokens
@@ -90,13 +94,6 @@ def test_the_same_question_has_the_same_answer_and_another_seed_another() -> Non
     assert one.figures[Figure.STEP_S] != other.figures[Figure.STEP_S]
 
 
-def test_a_known_bias_multiplies_times_and_nothing_else() -> None:
-    plain, doubled = (forecast(request(bias=b), drawn_step_s()).figures for b in (1.0, 2.0))
-    assert doubled[Figure.STEP_S].median == pytest.approx(2 * plain[Figure.STEP_S].median)
-    assert doubled[Figure.COST_USD].median == pytest.approx(2 * plain[Figure.COST_USD].median)
-    assert doubled[Figure.ENGINE_USE] == plain[Figure.ENGINE_USE]
-
-
 def test_what_the_model_is_wrong_by_widens_the_interval() -> None:
     sure = forecast(request(replicas=40), drawn_step_s()).figures[Figure.STEP_S]
     unsure = replace(request(replicas=40), model_error=1.0)
@@ -112,8 +109,44 @@ def test_only_so_many_steps_are_simulated() -> None:
     assert found.figures[Figure.TOTAL_S].median == pytest.approx(400 * step)
 
 
+def times(count: int) -> Callable[[], bool]:
+    """There is time left for so many questions."""
+    left: Iterator[bool] = iter([True] * count)
+    return lambda: next(left, False)
+
+
 def test_a_spent_budget_ends_a_forecast_with_the_replicas_that_it_has() -> None:
-    assert forecast(request(), drawn_step_s(), goes_on=lambda: False).replicas == 2
+    assert forecast(request(), drawn_step_s(), goes_on=times(3)).replicas == 3
+
+
+def test_a_run_that_is_given_up_counts_for_nothing_and_ends_the_forecast() -> None:
+    ended = iter([True, True, False])
+    whole = drawn_step_s()
+
+    def run(plan: JobPlan, pool: PlanPool, draw: Draw, goes_on: GoesOn) -> Course:
+        if not next(ended):
+            raise OutOfTime
+        return whole(plan, pool, draw, goes_on)
+
+    assert forecast(request(), run).replicas == 2
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+def test_one_run_is_no_forecast(runs: int) -> None:
+    with pytest.raises(PlanTooLarge, match=f"{runs} of 8"):
+        forecast(request(), drawn_step_s(), goes_on=times(runs))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_with_a_signal_is_never_drawn_without(seed: int) -> None:
+    flat, rewarded = (
+        replace(group, rollouts=tuple(replace(group.rollouts[0], reward=one) for one in rewards))
+        for group, rewards in zip(job(2).groups, [(0.0, 0.0), (0.0, 1.0)], strict=True)
+    )
+    mostly = [replace(flat, ordinal=number) for number in range(30)]
+    known = replace(job(), groups=(*mostly, replace(rewarded, ordinal=30)))
+    groups = RecordedInputs(known).draw(Random(seed), 2).groups
+    assert not all(groups.group(ordinal).is_flat for ordinal in range(300))
 
 
 def test_a_bootstrap_draws_groups_and_fits_the_engine_to_them() -> None:

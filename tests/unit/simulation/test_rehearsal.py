@@ -7,9 +7,26 @@ import pytest
 from domain.plan import JobPlan, Scheduling, StrategyName
 from scheduler.core.strategies.venus import Venus
 from simulation import rehearsal
-from simulation.plan import CannotModel, Course, Draw, PlannedGroup, PlanPool, PlanTooLarge
+from simulation.bootstrap import course_of
+from simulation.plan import (
+    CannotModel,
+    Course,
+    Draw,
+    OutOfTime,
+    PlannedGroup,
+    PlanPool,
+    PlanTooLarge,
+    PoolTooSmall,
+)
 from simulation.rates import Crowd, Crowds, EngineRates, Rates, TrainerRates, Waits
-from simulation.rehearsal import rehearse
+from simulation.recorded import (
+    RecordedGroup,
+    RecordedJob,
+    RecordedRollout,
+    RecordedStep,
+    RecordedTurn,
+)
+from simulation.rehearsal import RehearsedWorld, rehearse, setup_of
 from simulation.workload.trajectory import Tool, Trajectory, Turn
 from tests.simulation.plans import plan
 
@@ -134,3 +151,92 @@ def test_a_run_that_never_ends_is_too_large(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rehearsal, "EVENTS_MAX", 20)
     with pytest.raises(PlanTooLarge, match="20 events"):
         run(small(max_steps=50))
+
+
+def test_a_run_asks_for_time_within_itself() -> None:
+    asked = iter([True, False])
+    with pytest.raises(OutOfTime):
+        rehearse(small(max_steps=10**6), PlanPool(1, 16), Draw(RATES, Same()), lambda: next(asked))
+
+
+def test_a_job_whose_groups_are_all_flat_has_no_end_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rehearsal, "FLAT_RUN_MAX", 20)
+    with pytest.raises(CannotModel, match="no signal"):
+        run(small(), groups=Same(flat_every=1))
+
+
+def test_a_group_of_one_never_makes_a_step() -> None:
+    with pytest.raises(CannotModel, match="group of one"):
+        run(small(group_size=1))
+
+
+def test_a_pool_that_never_holds_a_group_is_too_small() -> None:
+    with pytest.raises(PoolTooSmall, match="a group needs 2 sandboxes; a pool of 2 gives 1"):
+        run(small(), sandboxes=2)
+    assert len(run(small(), sandboxes=3).commits_s) == 2
+
+
+def test_a_pool_with_fewer_engines_than_the_least_is_too_small() -> None:
+    with pytest.raises(PoolTooSmall, match="needs 2 engine hosts; the pool has 1"):
+        run(small(engines_min=2, engines_max=2))
+
+
+def test_a_sandbox_is_held_from_the_opening_to_the_end_with_its_waits() -> None:
+    waits = replace(NO_WAITS, place_s=2.0, close_s=4.0)
+    longer, plain = run(small(), groups=Same(waits=waits)), run(small())
+    assert longer.sandbox_s - plain.sandbox_s == pytest.approx(2 * 2 * (2.0 + 4.0), rel=0.01)
+
+
+def test_a_run_counts_machines_as_its_record_does() -> None:
+    waits = replace(NO_WAITS, place_s=2.0, close_s=4.0)
+    ran = run(small(max_steps=1), groups=Same(waits=waits))
+    # Placed 2 s after the opening; 2.1 s and 1.1 s of generation, 3 s of a tool, 4 s to its end.
+    turns = (RecordedTurn(10, 10, 20, 2.1, 3.0), RecordedTurn(35, 5, 10, 1.1, 0.0))
+    one = RecordedRollout("engine0", 2.0, 2.0 + 6.2 + 4.0, turns, 0.0)
+    group = RecordedGroup(0, 0.0, one.ended_s, one.ended_s, (one, one))
+    record = course_of(RecordedJob((group,), (RecordedStep(1, 20.0, 3.0, 2.0, 90),), ()))
+    assert ran.generate_s == pytest.approx(record.generate_s, rel=0.01)
+    assert ran.busy_s == pytest.approx(record.busy_s, rel=0.01)
+    assert ran.sandbox_s == pytest.approx(record.sandbox_s, rel=0.01)
+    assert ran.sandboxes_peak == record.sandboxes_peak == 2
+
+
+def test_work_of_groups_that_were_never_graded_is_not_counted() -> None:
+    """A job's end cuts off what ran ahead; of a recorded one nothing is kept of it."""
+
+    @dataclass(frozen=True, slots=True)
+    class LaterNever(Same):
+        def group(self, ordinal: int) -> PlannedGroup:
+            return replace(Same.group(self, ordinal), grade_s=0.0 if ordinal < 2 else 1e4)
+
+    ahead = run(small(max_staleness=2, async_ratio=3.0), groups=LaterNever())
+    assert ahead.generate_s == pytest.approx(2 * 2 * 3.2, rel=0.05)
+    assert ahead.sandbox_s == pytest.approx(2 * 2 * 6.2, rel=0.05)
+    assert ahead.sandboxes_peak == 4
+
+
+def test_an_engine_may_die_between_a_rollout_s_last_token_and_its_end() -> None:
+    """The core places such a rollout again, where nothing of it is left to do."""
+    plan = small(max_steps=1, engines_min=1)
+    groups = Same(waits=replace(NO_WAITS, close_s=6.0))
+    setup = setup_of(plan, PlanPool(1, 16), Draw(RATES, groups))
+    world = RehearsedWorld(setup, Draw(RATES, groups), PlanPool(1, 16), lambda: True)
+    # The last token comes at 6.2 s.
+    world.clock.at(8.0, lambda: world.lose_engine(0))
+    world.clock.at(8.0, lambda: world.expire_engine(0))
+    world.clock.at(8.5, lambda: world.revive_engine(0))
+    course = world.course()
+    assert len(course.commits_s) == 1
+    assert course.generate_s == pytest.approx(2 * 3.2, rel=0.05)
+
+
+def test_a_run_in_which_nothing_happens_any_more_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rehearsal, "STILL_TICKS_MAX", 100)
+    # No turn of 30 tokens ever fits into one page.
+    tiny = replace(RATES, engine=replace(RATES.engine, kv_tokens=16))
+    with pytest.raises(CannotModel, match="stands still"):
+        run(small(), tiny)

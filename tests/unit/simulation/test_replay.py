@@ -144,6 +144,96 @@ def test_a_store_is_read_by_url_and_term(store: Path, capsys: pytest.CaptureFixt
 
 
 def test_what_is_no_segment_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.segment").write_bytes(b"nothing of ours")
+    path = tmp_path / "a.segment"
+    path.write_bytes(b"nothing of ours")
     assert command.main([str(tmp_path)]) == 2
-    assert "cannot read the log" in capsys.readouterr().err
+    assert f"cannot read {path}: " in capsys.readouterr().err
+
+
+def test_a_damaged_segment_is_named_and_hides_no_other(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = files_of(store)[1]
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    assert command.main([str(store)]) == 2
+    said = capsys.readouterr()
+    assert f"cannot read {damaged}: " in said.err
+    assert "identical up to record 40, then incomplete: " in said.out
+    assert "\nidentical: " in said.out, "the other term"
+
+
+def test_a_damaged_segment_of_another_term_is_not_looked_at(store: Path) -> None:
+    files_of(store)[1].write_bytes(b"")
+    assert command.main([str(store), "--term", "2"]) == 0
+    assert command.main([str(store), "--term", "1"]) == 2
+
+
+def test_a_home_is_read_by_term(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = tmp_path_factory.mktemp("home")
+    (home / "objects").symlink_to(store, target_is_directory=True)
+    files_of(store)[1].write_bytes(b"")
+    assert command.main(["--home", str(home), "--term", "2"]) == 0
+    assert command.main(["--home", str(home)]) == 2
+
+
+def test_a_damaged_object_of_a_store_is_named(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = files_of(store)[1]
+    damaged.write_bytes(b"")
+    assert command.main(["--store", store.as_uri()]) == 2
+    said = capsys.readouterr()
+    assert f"cannot read event-log/0000000001/{damaged.name}: " in said.err
+    assert said.out.count("identical") == 2
+
+
+def test_a_damaged_last_segment_proves_nothing_of_the_end(store: Path) -> None:
+    files_of(store)[-1].write_bytes(b"")
+    assert command.main([str(store), "--term", "2"]) == 2
+
+
+def test_a_log_whose_end_is_not_there_is_not_said_to_be_whole(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([str(store)]) == 0
+    assert "may be missing" not in capsys.readouterr().out
+    files_of(store)[-1].unlink()
+    assert command.main([str(store), "--term", "2"]) == 0
+    assert "segments may be missing after the last one" in capsys.readouterr().out
+
+
+def test_a_copy_of_a_segment_is_named_and_counts_once(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = files_of(store)[0]
+    copy = first.with_name("b.segment")
+    copy.write_bytes(first.read_bytes())
+    assert command.main([str(store)]) == 0
+    assert f"left out {copy}: a copy of {first}" in capsys.readouterr().err
+
+
+def test_two_segments_of_one_number_that_differ_end_the_proof(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, segment = files_of(store)[0], segments_of(store)[0]
+    rewrite(first.with_name("b.segment"), replace(segment, entries=segment.entries[:20]))
+    assert command.main([str(store), "--term", "1"]) == 2
+    assert "record 0 comes again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [[], ["log", "--home", "home"], ["log", "--store", "memory:///"]])
+def test_one_place_is_named_and_no_second_one_is_ignored(
+    named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(named)
+    assert ended.value.code == 2
+    assert "name one of LOG, --home and --store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [[], ["--home"]])
+def test_a_path_where_nothing_is_is_said(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*option, str(tmp_path / "none")]) == 2
+    assert f"there is no file or folder {tmp_path / 'none'}" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import torch
 
 from domain.engine import (
+    PAGE_TOKENS,
     Capability,
     EngineInfo,
     EngineRefused,
@@ -45,7 +46,6 @@ from infra.failpoints import hit
 from infra.logging import get_logger
 from kv.rules import RANKED, KvRules
 from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
-from workers.rollout.embedded.arena import PAGE_TOKENS
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.handover import arriving, layout_of, leaving
 from workers.rollout.embedded.key_stats import key_stats
@@ -203,6 +203,7 @@ class EmbeddedEngine:
             slots=core.slots,
             kv_pages_used=tree.total - len(tree.free),
             kv_pages=tree.total,
+            kv_pages_held=tree.locked,
             retained_rollouts=max(len(tree.trajectories) - core.active, 0),
             steps=counters.steps,
             sampled_tokens=counters.sampled_tokens,

@@ -161,6 +161,7 @@ class ScriptedEngine:
             slots=self._sizes.slots,
             kv_pages_used=0,
             kv_pages=0,
+            kv_pages_held=0,
             retained_rollouts=0,
             steps=self._tally.steps,
             sampled_tokens=self._tally.sampled_tokens,

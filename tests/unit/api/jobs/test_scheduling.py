@@ -99,6 +99,31 @@ def test_a_switch_is_a_whole_number() -> None:
         ("aimd", {"off": ["residency", "streaming"]},
          [("/scheduling/off/0", "no_effect", "warning")]),
         ("longest", {"off": ["priority"]}, []),
+        ("venus", {"off": ["tiers", "migration", "tiers"]},
+         [("/scheduling/off/2", "no_effect", "warning")]),
+        ("venus", {"off": ["predictor"]}, [("/scheduling/off/0", "no_effect", "warning")]),
+        ("venus", {"off": ["predictor"], "order": "longest"}, []),
+        ("venus", {"off": ["predictor"], "max_staleness": 0}, []),
+        ("random", {"off": ["predictor"]}, [("/scheduling/off/0", "no_effect", "warning")]),
+        ("aimd", {"order": "longest"}, [("/scheduling/order", "no_effect", "warning")]),
+        ("random", {"order": "nearest"}, [("/scheduling/order", "no_effect", "warning")]),
+        ("venus", {"order": "nearest"}, []),
+        ("rollflash", {"async_ratio": 2.0, "knobs": {"async_ratio": 1}}, []),
+        ("rollflash", {"async_ratio": 2.5, "knobs": {"async_ratio": 1}},
+         [("/scheduling/async_ratio", "no_effect", "warning")]),
+        ("rollflash", {"async_ratio": 2.0, "knobs": {"async_ratio": 1, "env_groups": 8}},
+         [("/scheduling/async_ratio", "no_effect", "warning")]),
+        ("aimd", {"knobs": {"in_flight_first": 32, "context_tokens": 4096}},
+         [("/scheduling/knobs/context_tokens", "no_effect", "warning")]),
+        ("aimd", {"knobs": {"grow_below": 0.95, "soft_usage": 0.9, "hard_usage": 0.85}},
+         [("/scheduling/knobs/grow_below", "knobs_contradict", "error"),
+          ("/scheduling/knobs/soft_usage", "knobs_contradict", "error")]),
+        ("aimd", {"knobs": {"soft_usage": 0.65}},
+         [("/scheduling/knobs/soft_usage", "knobs_contradict", "error")]),
+        ("aimd", {"knobs": {"in_flight_min": 64, "in_flight_max": 32}},
+         [("/scheduling/knobs/in_flight_min", "knobs_contradict", "error")]),
+        ("ttl", {"knobs": {"ttl_max_s": 1}},
+         [("/scheduling/knobs/ttl_max_s", "knobs_contradict", "error")]),
         ("random", {"off": ["residency"]}, []),
     ],
 )  # fmt: skip
@@ -113,8 +138,23 @@ def test_an_over_sampled_batch_opens_the_ratio_that_it_needs() -> None:
     assert values(outcome)["/scheduling/async_ratio"] == 2.0
 
 
-def test_a_normal_form_is_its_own_normal_form() -> None:
-    first = scheduling("slime-sync", max_staleness=1, knobs={"over_sampling": 1.5})
+def test_a_strategy_with_an_order_of_its_own_gets_none_of_the_jobs() -> None:
+    outcome = scheduling("slime-sync", max_staleness=0)
+    assert values(outcome)["/scheduling/order"] == "oldest"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ("slime-sync", {"max_staleness": 1, "knobs": {"over_sampling": 1.5}}),
+        ("slime-sync", {"max_staleness": 0}),
+        ("rollflash", {"knobs": {"async_ratio": 0}}),
+        ("rollflash", {"knobs": {"env_groups": 8}}),
+        ("longest", {"max_staleness": 0}),
+    ],
+)
+def test_a_normal_form_is_its_own_normal_form(strategy: str, changes: dict[str, Any]) -> None:
+    first = scheduling(strategy, **changes)
     assert first.spec is not None
     again = look(**first.spec)
     assert found(again) == []

@@ -20,7 +20,8 @@ def test_in_each_round_the_faster_loop_is_what_the_engine_is_held_against() -> N
     ]
     found = figures("small", RATE, rounds)
     assert found.ratio.median == pytest.approx(2.5)
-    assert (found.ratio.least, found.ratio.most) == (pytest.approx(2.0), pytest.approx(3.0))
+    assert found.ratio.least == pytest.approx(2.0)
+    assert found.ratio.most == pytest.approx(3.0)
     # By the wall clock it is the same loop, also where the other one was faster there.
     assert (found.wall_ratio.least, found.wall_ratio.most) == (3.0, 4.5)
     assert found.dynamic.most == 50.0

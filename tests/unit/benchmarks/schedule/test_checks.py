@@ -72,3 +72,9 @@ def test_the_bound_on_staleness_may_cost_two_hundredths() -> None:
     endless = record(ENDLESS.name, 100.0, max_staleness=24)
     assert check("beside unbounded", endless, record(VENUS.name, 101.9)).passed is True
     assert check("beside unbounded", endless, record(VENUS.name, 102.1)).passed is False
+
+
+def test_a_cell_without_any_run_is_missing_and_not_left_out() -> None:
+    against = [one for one in all_checks(table_of([])) if one.what.startswith("against the best")]
+    assert len(against) == 32
+    assert {one.verdict for one in against} == {"missing"}

@@ -1,6 +1,7 @@
 """`venus jobs schedule` and `profile`: a screen for people, the answer itself with --json."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -99,6 +100,20 @@ def test_the_profile_sets_used_against_configured(monkeypatch: pytest.MonkeyPatc
         "host_1",
     ):
         assert words in result.stdout, words
+
+
+def test_the_profile_of_an_ended_job_holds_nothing_and_says_when_it_was_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = (datetime.now(UTC) - timedelta(seconds=146)).isoformat()
+    ended = {**PROFILE, "state": "succeeded", "written_at": taken}
+    result, _ = run(
+        monkeypatch, {"GET /v1/jobs/job_1/profile": [ended]}, "jobs", "profile", "job_1"
+    )
+    assert "nothing, it has ended" in result.stdout
+    assert "146 s ago" in result.stdout
+    assert "24 held" not in result.stdout
+    assert "host_1" not in result.stdout
 
 
 @pytest.mark.parametrize(("noun", "answer"), [("schedule", SCHEDULE), ("profile", PROFILE)])

@@ -397,14 +397,26 @@ async def test_phases_say_what_each_rollout_does(tmp_path: Path, clock: ManualCl
 
 
 @pytest.mark.parametrize(
-    ("active", "paused", "reason"),
-    [(8, False, "waits_for_slot"), (3, False, "waits_for_kv"), (3, True, "waits_for_weights")],
+    ("active", "paused", "held", "reason"),
+    [
+        (8, False, 0, "waits_for_slot"),
+        (3, False, 1152, "waits_for_kv"),
+        (3, False, 2, "waits_for_step"),
+        (3, True, 2, "waits_for_weights"),
+    ],
 )
 async def test_a_turn_without_a_slot_says_what_the_engine_lacks(
-    desk: Desk, active: int, paused: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, active: int, paused: bool, held: int, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await started(desk, place())
-    stats = replace(desk.engine.stats(), slots=8, active=active, paused=paused)
+    stats = replace(
+        desk.engine.stats(),
+        slots=8,
+        active=active,
+        paused=paused,
+        kv_pages=1152,
+        kv_pages_held=held,
+    )
     monkeypatch.setattr(desk.engine, "stats", lambda: stats)
     monkeypatch.setattr(desk.engine, "waiting", lambda: (ROLLOUT,))
     assert desk.host.phases() == {ROLLOUT: reason}

@@ -7,6 +7,7 @@ import pytest
 
 from domain.engine import NAN_LOGITS, Finish, KvMode, PauseMode, Refusal
 from domain.events import TurnFinished, TurnSampled
+from domain.schedule import WaitReason
 from domain.states import End
 from domain.wire import JournalTurn, TakeTurn
 from infra.clock import ManualClock
@@ -309,8 +310,10 @@ async def test_a_closed_engine_is_a_fault_of_the_process(clock: ManualClock) -> 
 
 async def test_a_full_queue_is_waited_for(clock: ManualClock) -> None:
     one = rig(clock, ScriptedAnswer(refusal=Refusal.QUEUE_FULL), "a2;")
-    running = asyncio.create_task(one.loop().run())
+    loop = one.loop()
+    running = asyncio.create_task(loop.run())
     await eventually(lambda: one.engine.stats().refused == 1)
+    await eventually(lambda: loop.phase is WaitReason.WAITS_FOR_SLOT)
     assert await advanced(clock, running) == Ending(End.DONE)
 
 

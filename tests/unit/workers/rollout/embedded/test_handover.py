@@ -1,6 +1,7 @@
 """Pages in and out of a core stepped by hand: the accounting stays whole, the answers stay the same."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -10,7 +11,7 @@ from domain.engine import GenRequest, GenResult, KvMode
 from domain.ids import RolloutId
 from domain.kv_ticket import KvFailure, KvRefused, KvTicket
 from tests.support.engines import request
-from tests.unit.workers.rollout.embedded.test_core import (
+from tests.unit.workers.rollout.embedded.cores import (
     PACKED,
     Answers,
     assert_whole,
@@ -50,8 +51,10 @@ def next_turn(first: GenResult, ticket: KvTicket | None, name: str = "a") -> Gen
 
 
 @pytest.fixture
-def transfer() -> KvTransfer:
-    return KvTransfer(time.time)
+def transfer() -> Iterator[KvTransfer]:
+    one = KvTransfer(time.time)
+    yield one
+    one.close()
 
 
 def test_whole_pages_arrive_are_found_and_counted_once(transfer: KvTransfer) -> None:
