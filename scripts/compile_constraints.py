@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FILES = {
     "base.txt": [],
-    "all.txt": ["--extra", "server", "--extra", "train", "--extra", "dev"],
+    "all.txt": ["--extra", "server", "--extra", "train", "--extra", "dev", "--extra", "reference"],
 }
 
 LEFT_OUT = re.compile(r"^(torch|triton|nvidia-[\w-]+|cuda-[\w-]+)(==|\s)")

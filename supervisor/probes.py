@@ -23,6 +23,9 @@ OLDEST_PYTHON: Final = (3, 11)
 DISK_BYTES_MIN: Final = 2 * 1024**3
 """Room for a cluster, logs and the checkpoints of a few small jobs."""
 
+REFERENCES: Final = ("transformers", "peft")
+"""Of the extra `reference`; nothing of the product imports them."""
+
 BWRAP_VARIABLE: Final = "VENUS_BWRAP_BIN"
 
 TREE: Final = Path(__file__).resolve().parent.parent
@@ -151,6 +154,15 @@ def probe_torch() -> Finding:
     return Finding("torch", True, True, version)
 
 
+def probe_reference() -> Finding:
+    """Whether the libraries are installed that tests hold our models and adapters against."""
+    missing = [name for name in REFERENCES if importlib.util.find_spec(name) is None]
+    if missing:
+        remedy = "run `make venv`, or install the `reference` extra"
+        return Finding("reference", False, False, f"not installed: {', '.join(missing)}", remedy)
+    return Finding("reference", True, False, ", ".join(REFERENCES))
+
+
 def probe_gpu() -> Finding:
     """Accelerators as the driver lists them; none is fine, engines then run on the CPU."""
     program = shutil.which("nvidia-smi")
@@ -209,6 +221,7 @@ CAPABILITIES: Final[Mapping[str, Callable[[], Finding]]] = {
     "postgres": probe_postgres,
     "valkey": probe_valkey,
     "torch": probe_torch,
+    "reference": probe_reference,
     "gpu": probe_gpu,
     "kvm": probe_kvm,
 }

@@ -1,6 +1,7 @@
 """Fixtures and hooks shared by all tests. Heavy servers start only when a test asks for them."""
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from tests.support.requirements import enforce
 if TYPE_CHECKING:
     from supervisor.postgres import Cluster
     from supervisor.valkey import Broker
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+"""Read when `transformers` is first imported: no test, nor what it starts, asks a model hub."""
 
 _database_numbers = itertools.count()
 

@@ -8,6 +8,7 @@ positions counted by real tokens. A row whose answer is done is fed padding unti
 is; rollouts that have ended leave the batch between turns.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,10 +37,11 @@ class Kept(StrEnum):
 
 def load(folder: Path) -> Any:
     """The folder's model as `transformers` runs it, with its fused attention."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="sdpa"
+        folder, dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
     ).eval()
 
 

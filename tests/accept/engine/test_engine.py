@@ -4,7 +4,6 @@ The rate is of processor time, in pairs of runs one after the other; the other t
 of the engine's own work and are the same on every machine.
 """
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from benchmarks.engine import hits, moves, rate, report, slots
 from benchmarks.engine.models import LEAST, MODELS
 from benchmarks.engine.stepping import packed
+from tests.support import requires
 
 RATIO_LEAST: Final = 2.0
 """Over a batched loop that keeps its cache, whichever kind of cache is faster."""
@@ -34,10 +34,7 @@ SLOT_STEPS_MAX: Final = 2
 pytestmark = pytest.mark.accept
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None,
-    reason="transformers is not installed (the extra `reference`)",
-)
+@requires("reference")
 @pytest.mark.parametrize("name", sorted(MODELS) if os.environ.get("FULL") else ["small"])
 def test_the_engine_gives_twice_the_tokens_of_a_batched_loop(name: str, tmp_path: Path) -> None:
     figures = rate.measure(name, MODELS[name], tmp_path, rounds=ROUNDS)

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("peft")
-
 from domain.engine import (
     AdapterRef,
     Capability,
@@ -30,12 +28,15 @@ from domain.engine import (
     served_sha,
 )
 from tests.contract.engine.test_published import PROMPTS, assert_same, greedy, ref_of
+from tests.support import requires
 from tests.support.engines import request
 from tests.support.published_models import adapted, published, published_logprobs
 from tests.support.waiting import eventually
 from workers.models.adapter import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from workers.models.folder import file_checksum, read_folder
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
+
+pytestmark = requires("reference")
 
 NAME = "style"
 """Both tenants call their adapter so."""

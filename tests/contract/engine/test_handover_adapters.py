@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("peft")
-
 from domain.engine import GenResult, PauseMode
 from domain.kv_ticket import KvFailure
 from tests.contract.engine.test_adapters import World, asking
 from tests.contract.engine.test_published import PROMPTS
+from tests.support import requires
 from tests.support.published_models import published
 from workers.models.folder import read_folder
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 from workers.rollout.kv_transfer.transfer import KvTransfer
+
+pytestmark = requires("reference")
 
 CONTEXT = (PROMPTS[0] * 40)[:40]
 

@@ -16,10 +16,9 @@ from typing import Any, Final
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from domain.engine import AdapterRef, GenRequest, GenResult, PauseMode, Sampling
 from tests.contract.engine.test_adapters import NAME, World
+from tests.support import requires
 from tests.support.engines import request
 from tests.support.published_models import published
 from workers.models.folder import read_folder
@@ -27,6 +26,8 @@ from workers.rollout.embedded import passes
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 from workers.rollout.embedded.sampling import draw_noise, sample
 from workers.rollout.embedded.tiers.stores import TierSizes
+
+pytestmark = requires("reference")
 
 STREAMS: Final = 32
 PAGES: Final = 32

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from domain.engine import (
     NAN_LOGITS,
     Finish,
@@ -22,6 +20,7 @@ from domain.engine import (
     WeightKind,
     WeightRef,
 )
+from tests.support import requires
 from tests.support.engines import request
 from tests.support.published_models import KINDS, published, published_logprobs
 from workers.models.folder import (
@@ -32,6 +31,8 @@ from workers.models.folder import (
     weights_sha,
 )
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
+
+pytestmark = requires("reference")
 
 PROMPTS = [
     (10, 1, 2, 11, 3, 4, 12),

@@ -6,16 +6,17 @@ from typing import Final
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="the extra `reference` is not installed")
-
 from benchmarks.engine import reference
 from benchmarks.engine.models import LEAST, VOCABULARY, build
 from benchmarks.engine.rate import EngineSide, equal_turns
 from benchmarks.engine.reference import Answers, Kept
 from benchmarks.engine.workload import Rollout, Shape, Turn, draw
+from tests.support import requires
 from workers.models.config import ModelConfig
 from workers.models.decoder import Decoder
 from workers.models.folder import load_decoder
+
+pytestmark = requires("reference")
 
 CONFIG: Final = ModelConfig(VOCABULARY.size, 32, 64, 2, 4, 512)
 

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support import requires
 from tests.support.engines import reference_logprobs
-
-pytest.importorskip("transformers")
-
 from tests.support.published_models import KINDS, published, published_logprobs
 from workers.models.check import check_folder, expected_shapes
 from workers.models.config import Architecture, read_config, write_config
@@ -22,6 +20,8 @@ from workers.models.folder import (
     save_weights,
     tied_state,
 )
+
+pytestmark = requires("reference")
 
 IDS = tuple((7 * i * i + i) % 20 for i in range(80))
 """Longer than the original context of the scaled positions."""

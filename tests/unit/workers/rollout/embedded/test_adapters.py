@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("peft")
-
 from safetensors.torch import load_file, save_file
 
+from tests.support import requires
 from tests.support.published_models import ALL_TARGETS, adapted, published, published_logprobs
 from workers.models.adapter import (
     CONFIG_FILE,
@@ -28,6 +26,8 @@ from workers.rollout.embedded.arena import KvArena, paged_batch
 from workers.rollout.embedded.attention import attention_for
 from workers.rollout.embedded.forward import arena_shape, decode, prefill, score
 from workers.rollout.embedded.packing import PackedModel, pack
+
+pytestmark = requires("reference")
 
 CPU = torch.device("cpu")
 IDS = tuple((7 * i * i + i) % 20 for i in range(40))
