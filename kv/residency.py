@@ -59,6 +59,8 @@ class Choice(Generic[C]):
         """Those whose pages may go, worst first."""
         self.blocked: C | None = None
         """The best-ranked turn that does not fit."""
+        self.has_slot = False
+        """Whether a slot was left for that one: then it lacks pages."""
 
 
 def choose(
@@ -78,7 +80,8 @@ def choose(
             choice.admitted.append(claimant)
             slots_free -= 1
         elif claimant.is_waiting:
-            choice.blocked = choice.blocked or claimant
+            if choice.blocked is None:
+                choice.blocked, choice.has_slot = claimant, slots_free > 0
             fits = False
         if fits and pages is not None:
             room_pages -= pages

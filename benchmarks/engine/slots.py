@@ -54,14 +54,13 @@ class Case:
     at_once: int
 
 
-ASKED: Final = Case("slots busy, pages free", ROOMY, 1)
-"""The case of which two steps are asked; the others say where that ends."""
-
 CASES: Final = (
-    ASKED,
+    Case("slots busy, pages free", ROOMY, 1),
     Case("slots busy, four at once, the last", ROOMY, 4),
     Case("pages full, slots free", FULL, 1),
+    Case("pages full, four at once, the last", FULL, 4),
 )
+"""Two steps are asked of all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,17 @@ def test_under_pressure_nine_of_ten_known_tokens_are_found() -> None:
             assert rules == hits.AWARE or behind >= LRU_GAP
 
 
-def test_a_high_ranked_rollout_has_a_slot_within_two_steps_though_all_are_busy() -> None:
+@pytest.mark.parametrize("case", slots.CASES, ids=lambda case: case.name)
+def test_high_ranked_rollouts_have_slots_and_pages_within_two_steps(case: slots.Case) -> None:
     model = packed(LEAST)
-    probes = [one for seed in slots.SEEDS for one in slots.run(model, slots.ASKED, seed)]
-    sys.stdout.write("\n" + report.slot_table([slots.figures(slots.ASKED, probes)]))
+    probes = [one for seed in slots.SEEDS for one in slots.run(model, case, seed)]
+    figures = slots.figures(case, probes)
+    sys.stdout.write("\n" + report.slot_table([figures]))
     assert len(probes) == slots.PROBES * len(slots.SEEDS)
-    assert {one.busy for one in probes} == {slots.SLOTS}
+    if case.pages == slots.ROOMY:
+        assert {one.busy for one in probes} == {slots.SLOTS}
+    else:
+        assert figures.busy.median < slots.SLOTS
     assert max(one.token_steps for one in probes) <= SLOT_STEPS_MAX
 
 

@@ -21,17 +21,22 @@ pytestmark = [
 
 ENDS_WITHIN_S = 150.0
 
-KV_TOKENS = 70
-"""Less than four contexts of four turns take, and room for two of them on the other engine."""
+KV_TOKENS = 104
+"""Less than the big context and three small ones take, room for five small ones on the other engine."""
 
-LONG = [*([said("c1+1;", delay_s=0.5)] * 4), said("19")]
+LONG_TURNS = {"sampling": {"temperature": 1.0, "max_tokens_per_turn": 64}}
+BIG = said("c" + "1+" * 30 + "1;")
+"""Its only gap comes before the others have grown: one that fits nowhere ends the search for a while."""
+
+SMALL = said("c1;", delay_s=1.0)
 SCRIPT = {
-    member(0): LONG,
-    member(1): [said("19")],
-    member(2): LONG,
-    member(3): [said("+")],
+    member(0, 0): [BIG, said("19", delay_s=5.0)],
+    member(0): [*([SMALL] * 3), said("19")],
+    member(1): [*([SMALL] * 3), said("19")],
+    member(2): [*([SMALL] * 3), said("19")],
+    member(3): [*([SMALL] * 3), said("+")],
 }
-"""Members go to the engines in turn, so that one engine keeps all long ones and the other is soon empty.
+"""Four of the eight go to each engine, in whatever order: that of the big one is full, the other not.
 One answer of each group is worse: without that there is nothing to train on."""
 
 
@@ -51,7 +56,7 @@ def stack() -> Iterator[Stack]:
 
 def test_a_full_engine_hands_rollouts_over_and_the_job_ends_whole(stack: Stack) -> None:
     two = {"rollout_gpus": {"min": 2, "max": 2}}
-    job = stack.client.jobs.create(job_spec("full", resources=two))
+    job = stack.client.jobs.create(job_spec("full", resources=two, rollout=LONG_TURNS))
     ended = stack.client.jobs.wait_for(job.id, ["succeeded", "failed", "cancelled"], ENDS_WITHIN_S)
     assert ended.state == "succeeded", ended
     moved = stack.query(

@@ -4,17 +4,19 @@ Running turns hold their pages and may grow. Behind them waiting turns and the p
 run are taken in the order of their ranks as long as they fit (`kv.residency`); who does not is `low_ref`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kv.gaps import GapHistory, is_worth_keeping
+from kv.ranks import class_of
 from kv.residency import Choice, choose, order_of
 from kv.rules import Eviction, Gaps, KvRules, Queue
 from kv.ttl import ttl_s
 from workers.rollout.embedded.pages.nodes import WORST_RANK, Lease, Node, Trajectory, pages_for
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.turns import Running, Ticket
+from workers.rollout.embedded.yielding import NOBODY, Yielding
 
 GROWTH_TOKENS: Final = 256
 """Set aside for the growth of each running turn: a usual turn's output, as in the simulated engine."""
@@ -52,6 +54,14 @@ class Claimant:
         return self.ticket is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Of one tick: waiting turns that start, best first, and running ones that lose their slots."""
+
+    admitted: Sequence[Ticket] = ()
+    yielding: Sequence[Running] = ()
+
+
 @dataclass(slots=True)
 class Admission:
     """Asks `kv` with the engine's own state."""
@@ -67,34 +77,31 @@ class Admission:
         """Order in which waiting turns get slots and prefill."""
         return ticket.order if self.rules.queue is Queue.RANK else (0, ticket.arrival)
 
-    def admitted(
+    def decided(
         self, now: float, waiting: Iterable[Ticket], running: Sequence[Running], slots_free: int
-    ) -> list[Ticket]:
-        """The turns that start now, best first; marks who is `low_ref` until the next snapshot."""
+    ) -> Decision:
+        """Who starts and who yields now; marks who is `low_ref` until the next snapshot."""
         ordered = sorted(waiting, key=self.queue_key)
-        room, claimants = self._room(running), self._claimants(ordered)
+        if slots_free <= 0 and not self._may_yield(ordered, running):
+            return Decision()
+        claimants = self._claimants(ordered)
         if self.rules.eviction is Eviction.CLASSES:
             claimants.sort(key=order_of(self.rules))
-        choice = choose(claimants, self._claim(now), room, slots_free)
-        self._mark(choice)
-        admitted = [one.ticket for one in choice.admitted if one.ticket is not None]
+        found = _Found(NOBODY, self._choose(claimants, _Tick(now, running, slots_free, NOBODY)))
+        started = list(found.choice.admitted)
+        tried = found
+        while (more := self._yielding(tried, running)) is not None:
+            blocked = tried.choice.blocked
+            tried = _Found(more, self._choose(claimants, _Tick(now, running, slots_free, more)))
+            if blocked in tried.choice.admitted:
+                found = tried
+                started.append(blocked)
+        self._mark(found)
+        # Others that fit into what was freed wait for the next tick: nobody went for them.
+        admitted = [one.ticket for one in started if one.ticket is not None]
         if not admitted and not running and slots_free and ordered:
-            return ordered[:1]
-        return admitted
-
-    def preempted(self, waiting: Iterable[Ticket], running: Sequence[Running]) -> Running | None:
-        """The running turn whose slot the best waiting turn of its tenant takes, if it is better."""
-        if self.rules.queue is not Queue.RANK or not running:
-            return None
-        worst = max(running, key=lambda one: one.ticket.order)
-        tenant = worst.ticket.request.tenant
-        mine = (one for one in waiting if one.request.tenant == tenant)
-        best = min(mine, key=lambda one: one.order, default=None)
-        if best is None or best.rank >= worst.ticket.rank:
-            return None
-        freed = sum(1 for node in worst.lease.nodes if node.locks == 1) + _growth(worst)
-        needed = self._needed(best, set())
-        return worst if needed <= self._room(running) + freed else None
+            return Decision(ordered[:1])
+        return Decision(admitted, found.yielding.turns)
 
     def note_wait(self, seconds: float) -> None:
         """A turn waited so long for its slot."""
@@ -118,28 +125,43 @@ class Admission:
             found += [_claimant(key, None, one) for key, one in enumerate(gaps, len(found))]
         return found
 
-    def _claim(self, now: float) -> Callable[[Claimant], int | None]:
+    def _may_yield(self, ordered: Sequence[Ticket], running: Sequence[Running]) -> bool:
+        if self.rules.queue is not Queue.RANK:
+            return False
+        return any(NOBODY.next_for(one, running, has_slot=False) for one in _first(ordered))
+
+    def _yielding(self, tried: "_Found", running: Sequence[Running]) -> Yielding | None:
+        """One more turn that goes for the best one that does not fit; None when nobody is left."""
+        blocked = tried.choice.blocked
+        if self.rules.queue is not Queue.RANK or blocked is None or blocked.ticket is None:
+            return None
+        has_slot = tried.choice.has_slot
+        worse = tried.yielding.next_for(blocked.ticket, running, has_slot=has_slot)
+        return None if worse is None else tried.yielding.and_(worse)
+
+    def _choose(self, claimants: Sequence[Claimant], tick: "_Tick") -> Choice[Claimant]:
         seen: set[bytes | int] = set()
 
         def claim(claimant: Claimant) -> int | None:
             if claimant.ticket is not None:
-                return self._needed(claimant.ticket, seen)
+                return self._needed(claimant.ticket, seen, tick)
             assert claimant.trajectory is not None
-            return self._held(claimant.trajectory, seen, now)
+            return self._held(claimant.trajectory, seen, tick.now)
 
-        return claim
+        return choose(claimants, claim, self._room(tick), tick.slots_free)
 
-    def _needed(self, ticket: Ticket, seen: set[bytes | int]) -> int:
+    def _needed(self, ticket: Ticket, seen: set[bytes | int], tick: "_Tick") -> int:
         """Pages to run, less those that others who run or are taken before it hold anyway."""
         names: list[bytes | int]
         if ticket.parked is not None:
             names = [_name(node) for node in ticket.parked.running.lease.nodes]
         else:
             names = list(ticket.digests or ())
-        shared = sum(1 for name in names if name in seen or self._is_locked(name))
+        shared = sum(1 for name in names if name in seen or self._is_locked(name, tick))
         seen.update(names)
         pages = pages_for(min(ticket.length + GROWTH_TOKENS, ticket.end)) - shared
-        if self.rules.eviction is Eviction.CLASSES and not self._is_known(ticket):
+        is_new = self.rules.eviction is Eviction.CLASSES and not self._is_known(ticket)
+        if is_new and not tick.is_before(ticket):
             pages += int(self.table.tree.total * ENTRY_SHARE)
         return pages
 
@@ -162,21 +184,57 @@ class Admission:
         share = pages / self.table.tree.total
         return is_worth_keeping(residual_s, share, ROOM_VALUE, pages * self.page_s)
 
-    def _is_locked(self, name: bytes | int) -> bool:
+    def _is_locked(self, name: bytes | int, tick: "_Tick") -> bool:
         tree = self.table.tree
         node = tree.index.get(name) if isinstance(name, bytes) else tree.nodes.get(name)
-        return node is not None and node.locks > 0
+        return node is not None and node.locks > tick.unlocked.get(node.key, (node, 0))[1]
 
-    def _room(self, running: Sequence[Running]) -> int:
+    def _room(self, tick: "_Tick") -> int:
         tree = self.table.tree
-        return tree.total - tree.locked - sum(_growth(one) for one in running)
+        freed = sum(1 for node, count in tick.unlocked.values() if node.locks == count)
+        growth = sum(_growth(one) for one in tick.yielding.rest(tick.running))
+        return tree.total - tree.locked + freed - growth
 
-    def _mark(self, choice: Choice[Claimant]) -> None:
+    def _mark(self, found: "_Found") -> None:
         for trajectory in self.table.tree.trajectories.values():
             trajectory.is_low = False
-        for one in choice.low:
-            if one.trajectory is not None:
-                one.trajectory.is_low = True
+        low = [one.trajectory for one in found.choice.low if one.trajectory is not None]
+        for trajectory in (*low, *(one.lease.trajectory for one in found.yielding.turns)):
+            trajectory.is_low = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a hypothesis gives."""
+
+    yielding: Yielding
+    choice: Choice[Claimant]
+
+
+class _Tick:
+    """What one snapshot is, if some turns yielded."""
+
+    def __init__(
+        self, now: float, running: Sequence[Running], slots_free: int, yielding: Yielding
+    ) -> None:
+        self.now = now
+        self.running = running
+        self.yielding = yielding
+        self.slots_free = slots_free + len(yielding.turns)
+        self.unlocked = yielding.locks()
+        self.worst = max((class_of(one.ticket.rank) for one in running), default=None)
+
+    def is_before(self, ticket: Ticket) -> bool:
+        """Whether a running turn is of a worse class: that one gives way to growth before this one."""
+        return self.worst is not None and class_of(ticket.rank) < self.worst
+
+
+def _first(ordered: Sequence[Ticket]) -> list[Ticket]:
+    """The best waiting turn of each tenant."""
+    found: dict[str, Ticket] = {}
+    for ticket in ordered:
+        found.setdefault(ticket.request.tenant, ticket)
+    return list(found.values())
 
 
 def _claimant(key: int, ticket: Ticket | None, trajectory: Trajectory | None) -> Claimant:

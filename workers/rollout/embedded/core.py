@@ -251,24 +251,16 @@ class Core:
         self._admit_at_step = self.counters.steps + ADMIT_AGAIN_STEPS
         for ticket in self.waiting.values():
             self.keys.prepare(ticket, self.served_sha(ticket))
-        admission = self.keys.admission
-        worst = None
-        if self.active == self.slots:
-            worst = admission.preempted(self.waiting.values(), self.rows.running)
-            if worst is None:
-                return
-            self._occupancy.park(worst)
-        free = self.slots - self.active
-        waiting = [one for one in self.waiting.values() if worst is None or one is not worst.ticket]
-        best = admission.admitted(self.clock(), waiting, self.rows.running, free)
-        if worst is not None:
-            self.counters.preemptions += bool(best)
-            best = best or [worst.ticket]
-        held = self.keys.hold(best)
-        for ticket in best:
+        free, running = self.slots - self.active, self.rows.running
+        decision = self.keys.admission.decided(self.clock(), self.waiting.values(), running, free)
+        for yielding in decision.yielding:
+            self._occupancy.park(yielding)
+        self.counters.preemptions += len(decision.yielding)
+        held = self.keys.hold(decision.admitted)
+        for ticket in decision.admitted:
             self._start(ticket)
         self.keys.let_go(held)
-        if best:
+        if decision.admitted:
             self._look_again()
 
     def _start(self, ticket: Ticket) -> None:

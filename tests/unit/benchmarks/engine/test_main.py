@@ -24,13 +24,13 @@ def test_a_part_that_cannot_run_says_why_in_both_forms(tmp_path: Path) -> None:
 
 
 def test_figures_are_a_table_and_plain_data(tmp_path: Path) -> None:
-    one = slots.figures(slots.ASKED, [slots.Probe(16, 1, 1), slots.Probe(16, 1, 2)])
+    one = slots.figures(slots.CASES[0], [slots.Probe(16, 1, 1), slots.Probe(16, 1, 2)])
     record, text = measure(
         Part(lambda arguments, folder: [one], report.slot_table), NOTHING, tmp_path
     )
     assert json.loads(json.dumps(record)) == [
         {
-            "case": slots.ASKED.name,
+            "case": slots.CASES[0].name,
             "busy": {"median": 16.0, "least": 16, "most": 16, "count": 2},
             "slot_steps": {"median": 1.0, "least": 1, "most": 1, "count": 2},
             "token_steps": {"median": 1.5, "least": 1, "most": 2, "count": 2},

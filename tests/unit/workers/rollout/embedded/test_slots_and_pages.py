@@ -20,6 +20,7 @@ from domain.engine import (
 )
 from domain.ids import RolloutId
 from infra import failpoints
+from kv.ranks import RankClass, compose
 from kv.rules import PLAIN, RANKED, Gaps, KvRules
 from tests.support.engines import decoder, reference_logprobs, request
 from tests.support.failpoints import ArmedFailpoints
@@ -35,6 +36,7 @@ from tests.unit.workers.rollout.embedded.cores import (
     turn,
 )
 from workers.rollout.embedded import passes
+from workers.rollout.embedded.admission import Decision
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.key_stats import key_stats
 from workers.rollout.embedded.packing import pack
@@ -42,7 +44,6 @@ from workers.rollout.embedded.pages.nodes import Node, Place
 from workers.rollout.embedded.pages.tree import EvictReason
 from workers.rollout.embedded.tiers import outer
 from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
-from workers.rollout.embedded.turns import Ticket
 
 
 def play_streams(core: Core, streams: int, turns: int, ranks: Random) -> Answers:
@@ -71,6 +72,10 @@ def play_streams(core: Core, streams: int, turns: int, ranks: Random) -> Answers
         drain(core)
     assert_right(asked, answers)
     return answers
+
+
+NORMAL = compose(RankClass.NORMAL, 1, 0)
+CRITICAL = compose(RankClass.CRITICAL, 1, 0)
 
 
 def token_ids(answers: Answers) -> dict[str, tuple[int, ...]]:
@@ -159,6 +164,86 @@ def test_a_new_rank_takes_a_slot_from_a_running_turn() -> None:
     core.step()
     assert core.rows.running[0].ticket.request.request_id == "req_b"
     drain(core)
+
+
+def crowd(core: Core, count: int, answers: Answers) -> dict[str, GenRequest]:
+    """So many turns of the worst class that have nothing in common and run for long."""
+    asked = {}
+    for number in range(count):
+        one = request(f"w{number}", (number, *LONG), request_id=f"w{number}", rank=NORMAL + number)
+        asked[one.request_id] = replace(one, sampling=replace(one.sampling, max_tokens=40))
+        submit(core, asked[one.request_id], answers)
+        core.step()
+    return asked
+
+
+@pytest.mark.parametrize("tiers", [NO_TIERS, TierSizes(host_pages=16)], ids=["no tiers", "host"])
+def test_a_turn_of_a_better_class_takes_the_room_of_worse_ones_though_slots_are_free(
+    tiers: TierSizes,
+) -> None:
+    core = build(slots=8, pages=16, tiers=tiers)
+    answers: Answers = {}
+    try:
+        asked = crowd(core, 3, answers)
+        assert (core.active, len(core.waiting)) == (3, 0)
+        asked["b"] = request("b", (9, *LONG), request_id="b", rank=CRITICAL, max_tokens=40)
+        submit(core, asked["b"], answers)
+        sampled = core.counters.sampled_tokens
+        core.step()
+        running = [one.ticket.request.request_id for one in core.rows.running]
+        assert running == ["w0", "w1", "b"]
+        assert core.counters.preemptions == 1
+        assert core.counters.sampled_tokens == sampled + 3, "its first token came in that step"
+        drain(core)
+    finally:
+        core.close()
+    assert_right(asked, answers)
+
+
+def test_a_turn_of_the_same_class_takes_no_room_of_one_that_runs() -> None:
+    core = build(slots=8, pages=16)
+    answers: Answers = {}
+    asked = crowd(core, 3, answers)
+    asked["b"] = request("b", (9, *LONG), request_id="b", rank=NORMAL - 1, max_tokens=40)
+    submit(core, asked["b"], answers)
+    for _ in range(3):
+        core.step()
+    assert (core.counters.preemptions, list(core.waiting)) == (0, ["b"])
+    drain(core)
+    assert_right(asked, answers)
+
+
+def test_several_better_turns_that_come_at_once_take_as_many_slots_in_one_step() -> None:
+    core = build(slots=4, pages=60)
+    answers: Answers = {}
+    asked = crowd(core, 4, answers)
+    for number in range(3):
+        name = f"b{number}"
+        asked[name] = request(name, (9 + number, *LONG), request_id=name, rank=CRITICAL + number)
+        submit(core, asked[name], answers)
+    core.step()
+    running = {one.ticket.request.request_id for one in core.rows.running}
+    assert running == {"w0", "b0", "b1", "b2"}
+    assert core.counters.preemptions == 3
+    drain(core)
+    assert_right(asked, answers)
+
+
+def test_nobody_gives_up_a_slot_where_that_is_not_enough() -> None:
+    core = build(slots=8, pages=16)
+    answers: Answers = {}
+    for name in ("o1", "o2"):
+        other = request(name, (len(answers), *LONG, int(name[1])), rank=NORMAL, max_tokens=60)
+        submit(core, replace(other, tenant="org_1"), answers)
+        core.step()
+    submit(core, request("w", LONG, rank=NORMAL, max_tokens=8), answers)
+    core.step()
+    assert core.active == 3
+    submit(core, request("big", (9, *LONG), rank=CRITICAL, max_tokens=60), answers)
+    core.step()
+    assert (core.active, core.counters.preemptions) == (3, 0)
+    drain(core)
+    assert len(answers) == 4
 
 
 def test_when_pages_run_out_the_worst_ranked_turn_gives_up_its_slot() -> None:
@@ -320,13 +405,13 @@ def test_no_page_of_a_turn_admitted_in_a_tick_is_evicted_in_that_tick(
     monkeypatch: pytest.MonkeyPatch, rules: KvRules
 ) -> None:
     core = build(8, 32, tiers=TierSizes(host_pages=64), rules=rules)
-    choose, leave = core.keys.admission.admitted, core.keys.table.tree._leave
+    choose, leave = core.keys.admission.decided, core.keys.table.tree._leave
     admitted: dict[int, str] = {}
     evicted = 0
 
-    def admit(*given: Any) -> list[Ticket]:
+    def admit(*given: Any) -> Decision:
         chosen = choose(*given)
-        for ticket in chosen:
+        for ticket in chosen.admitted:
             trajectory = core.keys.table.tree.trajectories.get(ticket.request.rollout_id)
             for node in [] if trajectory is None else trajectory.path:
                 admitted[node.key] = ticket.request.request_id
@@ -342,7 +427,7 @@ def test_no_page_of_a_turn_admitted_in_a_tick_is_evicted_in_that_tick(
         admitted.clear()
         Core.step(core, admitting)
 
-    monkeypatch.setattr(core.keys.admission.__class__, "admitted", lambda _, *given: admit(*given))
+    monkeypatch.setattr(core.keys.admission.__class__, "decided", lambda _, *given: admit(*given))
     monkeypatch.setattr(core.keys.table.tree, "_leave", go)
     monkeypatch.setattr(core, "step", step)
     try:
