@@ -1,6 +1,8 @@
 """What every engine does, whatever makes its tokens."""
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ from domain.engine import (
     Refusal,
     RequestId,
     SyncFailed,
+    TokenChunk,
 )
 from domain.ids import RolloutId
 from tests.contract.engine.conftest import LONG_CONTEXT, Make, Small
 from tests.support.engines import decoder, published, request
 from tests.support.waiting import eventually
+from workers.rollout.embedded.engine import EmbeddedEngine
 
 LONG: dict[str, Any] = {"rollout_id": "ro_long", "max_tokens": 4000}
 """A turn that is still running when the test acts on it."""
@@ -135,6 +139,49 @@ async def test_a_caller_that_leaves_frees_its_slot(make: Make) -> None:
         await leaving
     await eventually(lambda: engine.stats().active == 0)
     assert (await engine.generate(request("next"))).token_ids
+
+
+async def leave_by_closing(chunks: AsyncIterator[TokenChunk]) -> None:
+    assert isinstance(chunks, AsyncGenerator)
+    async with aclosing(chunks) as stream:
+        for _ in range(3):
+            await anext(stream)
+
+
+async def leave_by_cancelling(chunks: AsyncIterator[TokenChunk]) -> None:
+    seen = asyncio.Event()
+
+    async def read() -> None:
+        for _ in range(3):
+            await anext(chunks)
+        seen.set()
+        async for _ in chunks:
+            pass
+
+    reading = asyncio.create_task(read())
+    await seen.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+
+async def leave_by_silence(chunks: AsyncIterator[TokenChunk]) -> None:
+    for _ in range(3):
+        await anext(chunks)
+
+
+@pytest.mark.parametrize("leave", [leave_by_closing, leave_by_cancelling, leave_by_silence])
+async def test_a_reader_that_goes_after_three_pieces_frees_its_slot_and_leaves_no_text(
+    embedded: EmbeddedEngine, leave: Callable[[AsyncIterator[TokenChunk]], Awaitable[None]]
+) -> None:
+    """Silence is what a connection that is half open looks like: the request's deadline ends it."""
+    asked = request("a", rollout_id=LONG["rollout_id"], temperature=0.0)
+    first = await embedded.generate(asked)
+    going = request("b", deadline_s=1.0 if leave is leave_by_silence else None, **LONG)
+    await leave(embedded.stream(going))
+    await eventually(lambda: embedded.stats().active == embedded.stats().kv_pages_held == 0)
+    again = await embedded.generate(asked)
+    assert (again.token_ids, again.finish) == (first.token_ids, first.finish)
 
 
 async def test_pages_of_running_turns_are_held_and_those_kept_for_later_are_not(make: Make) -> None:

@@ -1,5 +1,6 @@
 """The core stepped by hand: chunks, eviction, aborts, whatever order the calls come in."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from domain.engine import (
     RequestId,
 )
 from domain.ids import RolloutId
+from kv.ranks import RankClass, compose
 from tests.support.engines import CONTEXT, reference_logprobs, request
 from tests.unit.workers.rollout.embedded.cores import (
     LONG,
@@ -138,6 +140,11 @@ def test_a_failure_ends_every_open_turn_with_error() -> None:
     assert {a.error for a in answers.values()} == {"broken"}
 
 
+def any_rank(rng: Random) -> float:
+    """Of any class; ranks of one class meet."""
+    return float(compose(rng.choice(list(RankClass)), rng.randrange(3), 0))
+
+
 def play_random_calls(seed: int, slots: int, spare: int) -> None:
     """Random submissions, aborts, releases and ranks; every answer is whole and its own."""
     rng = Random(seed)
@@ -154,11 +161,13 @@ def play_random_calls(seed: int, slots: int, spare: int) -> None:
             str(number),
             ids,
             rollout_id=rollout,
-            rank=float(rng.randrange(3)),
+            rank=any_rank(rng),
             seed=number,
             max_tokens=rng.randint(1, CONTEXT - len(ids)),
             stop_token_ids=(16,),
         )
+        # Rollouts of two tenants; the two share nothing, least of all a slot of a running turn.
+        one = replace(one, tenant=f"org_{int(rollout[-1]) % 2}")
         asked[one.request_id] = one
         submit(core, one, answers)
         for _ in range(rng.randrange(6)):
@@ -169,7 +178,7 @@ def play_random_calls(seed: int, slots: int, spare: int) -> None:
         if rng.random() < 0.2:
             core.release(RolloutId(f"ro_{rng.randrange(5)}"))
         if rng.random() < 0.2:
-            core.set_rank({RolloutId(f"ro_{rng.randrange(5)}"): float(rng.randrange(3))})
+            core.set_rank({RolloutId(f"ro_{rng.randrange(5)}"): any_rank(rng)})
         assert_whole(core)
     drain(core)
     assert set(answers) == set(asked)
