@@ -15,6 +15,7 @@ from kv.rules import Eviction, Gaps, KvRules, Queue
 from kv.ttl import ttl_s
 from workers.rollout.embedded.pages.nodes import WORST_RANK, Lease, Node, Trajectory, pages_for
 from workers.rollout.embedded.pages.table import PageTable
+from workers.rollout.embedded.shares import SlotShares
 from workers.rollout.embedded.turns import Running, Ticket
 from workers.rollout.embedded.yielding import NOBODY, Yielding
 
@@ -53,6 +54,11 @@ class Claimant:
         """Its turn waits; else its tool runs."""
         return self.ticket is not None
 
+    @property
+    def tenant(self) -> str:
+        """Whose turn waits; empty where a tool runs."""
+        return "" if self.ticket is None else self.ticket.request.tenant
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -68,7 +74,9 @@ class Admission:
 
     table: PageTable
     rules: KvRules
+    slots: int = 1
     gaps: GapHistory = field(default_factory=GapHistory)
+    shares: SlotShares = field(default_factory=SlotShares)
     page_s: float = 0.0
     """Measured seconds of computing a page anew."""
     usual_wait_s: float = 0.0
@@ -87,21 +95,13 @@ class Admission:
         claimants = self._claimants(ordered)
         if self.rules.eviction is Eviction.CLASSES:
             claimants.sort(key=order_of(self.rules))
-        found = _Found(NOBODY, self._choose(claimants, _Tick(now, running, slots_free, NOBODY)))
-        started = list(found.choice.admitted)
-        tried = found
-        while (more := self._yielding(tried, running)) is not None:
-            blocked = tried.choice.blocked
-            tried = _Found(more, self._choose(claimants, _Tick(now, running, slots_free, more)))
-            if blocked in tried.choice.admitted:
-                found = tried
-                started.append(blocked)
+        claimants = self.shares.interleaved(claimants, self.slots, now)
+        found = self._found(claimants, _Tick(now, running, slots_free))
         self._mark(found)
-        # Others that fit into what was freed wait for the next tick: nobody went for them.
-        admitted = [one.ticket for one in started if one.ticket is not None]
+        admitted = [one.ticket for one in found.started if one.ticket is not None]
         if not admitted and not running and slots_free and ordered:
             return Decision(ordered[:1])
-        return Decision(admitted, found.yielding.turns)
+        return Decision(admitted, found.tick.yielding.turns)
 
     def note_wait(self, seconds: float) -> None:
         """A turn waited so long for its slot."""
@@ -130,14 +130,35 @@ class Admission:
             return False
         return any(NOBODY.next_for(one, running, has_slot=False) for one in _first(ordered))
 
-    def _yielding(self, tried: "_Found", running: Sequence[Running]) -> Yielding | None:
-        """One more turn that goes for the best one that does not fit; None when nobody is left."""
-        blocked = tried.choice.blocked
-        if self.rules.queue is not Queue.RANK or blocked is None or blocked.ticket is None:
-            return None
-        has_slot = tried.choice.has_slot
-        worse = tried.yielding.next_for(blocked.ticket, running, has_slot=has_slot)
-        return None if worse is None else tried.yielding.and_(worse)
+    def _found(self, claimants: Sequence[Claimant], tick: "_Tick") -> "_Found":
+        """Who starts, and the turns that yield to them: the best one that does not fit asks for the worst.
+
+        A tenant that only lacks a slot of its own takes none of another's, and keeps nobody of another one
+        from taking their own.
+        """
+        choice = self._choose(claimants, tick)
+        found = _Found(tick, list(choice.admitted), choice.low)
+        if self.rules.queue is not Queue.RANK:
+            return found
+        left = list(claimants)
+        while (blocked := choice.blocked) is not None and blocked.ticket is not None:
+            has_slot = choice.has_slot
+            worse = tick.yielding.next_for(blocked.ticket, tick.running, has_slot=has_slot)
+            if worse is not None:
+                tick = tick.without(worse)
+            elif has_slot:
+                break
+            else:
+                # Whoever was asked for this one in vain keeps the slot.
+                tick = found.tick
+                left = [one for one in left if one.tenant != blocked.tenant or one in found.started]
+            choice = self._choose(left, tick)
+            if blocked in choice.admitted:
+                # Others that fit into what was freed wait for the next tick: nobody went for them.
+                skipped = [one for one in claimants if one not in left]
+                low = [*choice.low, *skipped]
+                found = _Found(tick, [*found.started, blocked], low)
+        return found
 
     def _choose(self, claimants: Sequence[Claimant], tick: "_Tick") -> Choice[Claimant]:
         seen: set[bytes | int] = set()
@@ -198,35 +219,44 @@ class Admission:
     def _mark(self, found: "_Found") -> None:
         for trajectory in self.table.tree.trajectories.values():
             trajectory.is_low = False
-        low = [one.trajectory for one in found.choice.low if one.trajectory is not None]
-        for trajectory in (*low, *(one.lease.trajectory for one in found.yielding.turns)):
+        low = [one.trajectory for one in found.low if one.trajectory is not None]
+        for trajectory in (*low, *(one.lease.trajectory for one in found.tick.yielding.turns)):
             trajectory.is_low = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What a hypothesis gives."""
-
-    yielding: Yielding
-    choice: Choice[Claimant]
 
 
 class _Tick:
     """What one snapshot is, if some turns yielded."""
 
     def __init__(
-        self, now: float, running: Sequence[Running], slots_free: int, yielding: Yielding
+        self,
+        now: float,
+        running: Sequence[Running],
+        slots_free: int,
+        yielding: Yielding = NOBODY,
     ) -> None:
         self.now = now
         self.running = running
         self.yielding = yielding
-        self.slots_free = slots_free + len(yielding.turns)
+        self.slots_free = slots_free
         self.unlocked = yielding.locks()
         self.worst = max((class_of(one.ticket.rank) for one in running), default=None)
+
+    def without(self, running: Running) -> "_Tick":
+        """If this one yielded as well."""
+        return _Tick(self.now, self.running, self.slots_free + 1, self.yielding.and_(running))
 
     def is_before(self, ticket: Ticket) -> bool:
         """Whether a running turn is of a worse class: that one gives way to growth before this one."""
         return self.worst is not None and class_of(ticket.rank) < self.worst
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is decided: in which snapshot, who starts, and whose pages may go."""
+
+    tick: _Tick
+    started: list[Claimant]
+    low: list[Claimant]
 
 
 def _first(ordered: Sequence[Ticket]) -> list[Ticket]:

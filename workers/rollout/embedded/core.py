@@ -75,6 +75,7 @@ class Core:
         context = model.config.max_position_embeddings
         arena = KvArena(arena_shape(model), sizes.pages, model.device)
         self.keys = Keys(arena, sizes, clock)
+        self.keys.admission.slots = slots
         table_pages = -(-pages_for(context) // PAGES_STEP) * PAGES_STEP
         vocab_size = model.config.vocab_size
         self.rows = Rows(slots, context, vocab_size, table_pages, arena.null_page)
@@ -242,6 +243,9 @@ class Core:
             detail = f"{pages} pages are needed, the engine has {self.keys.table.tree.total}"
             raise EngineRefused(Refusal.CONTEXT_OVERFLOW, detail)
 
+    def _note_slots(self) -> None:
+        self.keys.admission.shares.hold(self.rows.running, self.clock())
+
     def _look_again(self) -> None:
         self._admit_at_step = 0
 
@@ -260,6 +264,7 @@ class Core:
         for ticket in decision.admitted:
             self._start(ticket)
         self.keys.let_go(held)
+        self._note_slots()
         if decision.admitted:
             self._look_again()
 
@@ -343,6 +348,7 @@ class Core:
             self.keys.poison(running)
         self._close(running, self._occupancy.unknown(row), finish)
         self.rows.stop(row)
+        self._note_slots()
         ending = self._ending(running.ticket, finish, error)
         return self._answer(running.ticket, record, ending, running.cached_tokens)
 
