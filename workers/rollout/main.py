@@ -18,6 +18,7 @@ from domain.kv_ticket import KvTicket
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
+from infra.logging import get_logger
 from infra.settings import Limits
 from kv.rules import KvRules
 from stores.blobs import Blobs
@@ -31,6 +32,7 @@ from workers.rollout.agent_client import AgentPool
 from workers.rollout.closing import Closer
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 from workers.rollout.embedded.tiers.stores import TierSizes
+from workers.rollout.exposition import Exposition
 from workers.rollout.figures import EngineWatch
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
 from workers.rollout.job_spec import JobSpec, read_spec
@@ -176,7 +178,9 @@ def _door_of(
     """A door where the engine hands pages over; else nobody listens."""
     if Capability.KV_EXPORT not in engine.info().capabilities:
         return None
-    return KvDoor(transfer, depart)
+    door = KvDoor(transfer, depart, metrics=Exposition(engine.stats).text)
+    get_logger().info("engine.door_open", address=door.address)
+    return door
 
 
 def scratch_folder(home: Path, context: HostContext) -> Path:

@@ -27,13 +27,16 @@ class KvDoor:
         transfer: KvTransfer,
         depart: Callable[[RolloutId, int], Awaitable[KvTicket]],
         *,
+        metrics: Callable[[], bytes] = bytes,
         here: str | None = None,
     ) -> None:
-        """`here` names this machine where tests want pages to travel."""
+        """`metrics` is what is served to whoever scrapes this host; nothing by default.
+
+        `here` names this machine where tests want pages to travel."""
         self.transfer = transfer
         self.key = secrets.token_hex(KEY_BYTES)
         self.fetcher = KvFetcher(transfer, here=here)
-        self._server = KvServer(transfer, self.key, depart, time.time)
+        self._server = KvServer(transfer, self.key, depart, time.time, metrics=metrics)
 
     @property
     def address(self) -> str:

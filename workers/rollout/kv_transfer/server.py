@@ -3,8 +3,10 @@
     GET    /kv/{rollout}/{hop}         ticket; the first request makes the rollout leave, if it has not
     GET    /kv/{rollout}/{hop}/pages   a range of bytes
     DELETE /kv/{rollout}/{hop}         the target has them: give the room back
+    GET    /metrics                    what the engine counts, for Prometheus
 
-It listens on the loopback or a private interface, and every request proves the key of one placement.
+It listens on the loopback or a private interface, and every request for pages proves the key of one
+placement. Metrics are numbers of the engine alone and need none.
 """
 
 import socket
@@ -21,6 +23,7 @@ from domain.ids import RolloutId
 from domain.kv_ticket import KvFailure, KvRefused, KvTicket
 from infra.codec import to_json
 from infra.kv_access import access_key, matches, sign_answer, sign_request
+from workers.rollout.exposition import CONTENT_TYPE
 from workers.rollout.kv_transfer.transfer import KvTransfer
 
 RANGE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -28,6 +31,8 @@ RANGE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 CONNECTIONS_MAX: Final = 64
 """Targets at once; more are told to come later, and compute instead."""
+
+METRICS_PATH: Final = "/metrics"
 
 PROOF_HEADER: Final = "x-kv-proof"
 EXPIRES_HEADER: Final = "x-kv-expires"
@@ -87,12 +92,15 @@ class KvServer:
         data_key: str,
         depart: Callable[[RolloutId, int], Awaitable[KvTicket]],
         now: Callable[[], float],
+        *,
+        metrics: Callable[[], bytes] = bytes,
         interface: str = "127.0.0.1",
     ) -> None:
         self._transfer = transfer
         self._data_key = data_key
         self._depart = depart
         self._now = now
+        self._metrics = metrics
         self._socket = socket.create_server((interface, 0))
         host, port = self._socket.getsockname()[:2]
         self.address = f"{host}:{port}"
@@ -137,6 +145,8 @@ class KvServer:
         await send({"type": "http.response.body", "body": answer.body})
 
     async def _answer(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+        if (method, path) == ("GET", METRICS_PATH):
+            return Answer(HTTPStatus.OK, self._metrics(), {"content-type": CONTENT_TYPE})
         asked = _parse(path)
         key = self._admit(asked, method, path, headers)
         if method == "DELETE":

@@ -168,7 +168,7 @@ def test_a_new_rank_takes_a_slot_from_a_running_turn() -> None:
 
 def crowd(core: Core, count: int, answers: Answers) -> dict[str, GenRequest]:
     """So many turns of the worst class that have nothing in common and run for long."""
-    asked = {}
+    asked: dict[str, GenRequest] = {}
     for number in range(count):
         one = request(f"w{number}", (number, *LONG), request_id=f"w{number}", rank=NORMAL + number)
         asked[one.request_id] = replace(one, sampling=replace(one.sampling, max_tokens=40))

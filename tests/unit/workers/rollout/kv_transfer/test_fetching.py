@@ -83,7 +83,7 @@ async def pair() -> AsyncIterator[Pair]:
             raise KvRefused(KvFailure.GONE, rollout)
         return one.ticket
 
-    server = KvServer(source, KEY, depart, wall)
+    server = KvServer(source, KEY, depart, wall, metrics=lambda: b"venus_engine_active 1.0\n")
     one = Pair(wall, source, KvTransfer(wall), server, content, asked, ticket)
     running = asyncio.create_task(server.run())
     yield one
@@ -246,3 +246,13 @@ async def test_a_lost_release_leaves_the_copy_to_its_end(
     assert pair.source.held_bytes > 0
     pair.wall.seconds += 60.0
     await eventually(lambda: pair.source.figures()["kv_export_bytes"] == 0.0)
+
+
+async def test_metrics_need_no_proof_and_open_nothing_else(pair: Pair) -> None:
+    async with httpx.AsyncClient(base_url=f"http://{pair.server.address}") as client:
+        told = await client.get("/metrics")
+        assert told.text == "venus_engine_active 1.0\n"
+        assert told.headers["content-type"].startswith("text/plain")
+        assert (await client.post("/metrics")).status_code == 400
+        assert (await client.get(f"/kv/{ROLLOUT}/{HOP}")).status_code == 403
+    assert pair.asked == []

@@ -1,0 +1,98 @@
+"""What an engine counts, in the text format of Prometheus; read when somebody asks, kept nowhere.
+
+No label says whose rollouts they are: whoever may scrape a host learns how full it is and nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from domain.engine import EngineStats
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+PREFIX: Final = "venus_engine_"
+
+GAUGES: Final = {
+    "slots": "Sequences that may run at once.",
+    "active": "Sequences that run.",
+    "waiting": "Turns that wait for a slot.",
+    "paused": "Whether no sequence is decoded now, for an update of weights.",
+    "version": "Policy version in use; -1 before the first.",
+    "retained_rollouts": "Rollouts between two turns whose keys are kept.",
+}
+
+COUNTERS: Final = {
+    "steps": "Decode steps.",
+    "sampled_tokens": "Tokens sampled.",
+    "prefilled_tokens": "Prompt tokens computed.",
+    "cached_tokens": "Prompt tokens that were found.",
+    "finished": "Turns that ended by themselves or at their limit.",
+    "aborted": "Turns that were ended.",
+    "refused": "Requests that were refused.",
+    "preemptions": "Turns that lost their slot to a better one.",
+    "weight_updates": "Updates of weights that a probe confirmed.",
+    "sync_failures": "Updates of weights that failed.",
+    "busy_s": "Seconds of computing.",
+}
+
+KV_GAUGES: Final = {
+    "pages": ("tier", "Pages of the tier."),
+    "used_pages": ("tier", "Pages of the tier that hold keys."),
+    "locked_pages": ("", "Pages of running turns."),
+}
+
+KV_COUNTERS: Final = {
+    "hit_tokens": ("class", "Tokens found on the device or brought back."),
+    "recomputed_tokens": ("", "Tokens computed again though they had been here."),
+    "evicted_pages": ("reason", "Pages that left the device, by what room was made for."),
+    "evicted_classes": ("class", "The same pages by class."),
+    "left_pages": ("to", "Where pages went that left the device."),
+    "moved_bytes": ("way", "Bytes between tiers."),
+    "fetch_failures": ("cause", "Pages that did not come back from an outer tier."),
+    "store_failures": ("", "Pages that an outer tier could not take."),
+    "retractions": ("", "Turns that lost their slot because pages ran out."),
+    "slot_starts": ("class", "Slots given."),
+    "slot_wait_s": ("class", "Seconds waited for them."),
+}
+"""By the name of the field: its label, empty for none, and what it is. Label sets are closed."""
+
+
+class Exposition(Collector):
+    """Of one engine."""
+
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Everything as of now."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """Asked by the registry."""
+        stats = self._stats()
+        for name, text in GAUGES.items():
+            yield GaugeMetricFamily(PREFIX + name, text, float(getattr(stats, name)))
+        for name, text in COUNTERS.items():
+            yield CounterMetricFamily(PREFIX + _spelled(name), text, float(getattr(stats, name)))
+        for kind, names in ((GaugeMetricFamily, KV_GAUGES), (CounterMetricFamily, KV_COUNTERS)):
+            for name, (label, text) in names.items():
+                full = f"{PREFIX}kv_{_spelled(name)}"
+                family = kind(full, text, labels=[label] if label else [])
+                for which, value in _values(getattr(stats.kv, name)).items():
+                    family.add_metric([which] if label else [], float(value))
+                yield family
+
+
+def _values(value: Mapping[str, float] | float) -> Mapping[str, float]:
+    return value if isinstance(value, Mapping) else {"": value}
+
+
+def _spelled(name: str) -> str:
+    """Units are written out in Prometheus."""
+    return f"{name[:-2]}_seconds" if name.endswith("_s") else name
