@@ -304,10 +304,17 @@ class World:
         other = self.engines[one is self.engines[0]]
         first, pages = other.table.adopt(name, namespace, tokens, self.now)
         for node, page in zip(nodes[first:], pages, strict=bool(pages)):
-            assert node.page is not None
-            other.pages[page] = list(one.pages[node.page])
+            other.pages[page] = self._copied(one, node)
         one.table.release(name)
         return bool(pages)
+
+    def _copied(self, one: Engine, node: Node) -> list[Made]:
+        if node.is_usable:
+            assert node.page is not None
+            return list(one.pages[node.page])
+        self.counts["migrated from outside"] += 1
+        assert node.copy is not None
+        return list(one.copies[node.copy.slot])
 
     def _adapter_swap(self, one: Engine) -> bool:
         if self.rng.random() < RARE:

@@ -6,6 +6,7 @@ on the engine's thread, between two decode steps.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from domain.engine import GenRequest
@@ -13,7 +14,8 @@ from domain.ids import RolloutId
 from domain.kv_ticket import KvFailure, KvLayout, KvRefused
 from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena
 from workers.rollout.embedded.core import Core
-from workers.rollout.embedded.keys import namespace_of
+from workers.rollout.embedded.keys import Keys, namespace_of
+from workers.rollout.embedded.pages.nodes import Node
 from workers.rollout.kv_transfer.pages import Content, KvRun
 
 
@@ -42,7 +44,7 @@ def layout_of(arena: KvArena) -> KvLayout:
 
 
 def leaving(core: Core, rollout_id: RolloutId) -> tuple[KvRun, Content]:
-    """The whole pages that the rollout's last turn left on the device. Raises KvRefused.
+    """The whole pages that the rollout's last turn left, in whichever tier. Raises KvRefused.
 
     The identity of the weights is that of all that made them: of the base and of an adapter on it.
     """
@@ -52,12 +54,22 @@ def leaving(core: Core, rollout_id: RolloutId) -> tuple[KvRun, Content]:
         raise KvRefused(KvFailure.NO_PAGES, rollout_id)
     namespace = trajectory.path[0].namespace
     nodes = keys.table.exported(rollout_id, namespace)
-    pages = [node.page for node in nodes if node.page is not None]
-    if not pages:
-        raise KvRefused(KvFailure.NO_PAGES, f"{rollout_id} has no whole page on the device")
-    token_ids = tuple(token for node in nodes for token in node.tokens)
-    run = KvRun(rollout_id, token_ids, namespace.weights_sha, layout_of(keys.arena))
-    return run, ArenaPages(keys.arena).read(pages)
+    content = _content(keys, nodes)
+    if not len(content):
+        raise KvRefused(KvFailure.NO_PAGES, f"{rollout_id} has no whole page")
+    token_ids = tuple(token for node in nodes[: len(content)] for token in node.tokens)
+    return KvRun(rollout_id, token_ids, namespace.weights_sha, layout_of(keys.arena)), content
+
+
+def _content(keys: Keys, nodes: Sequence[Node]) -> Content:
+    """Of pages on the device, then of those behind them in outer tiers, as far as they can be had."""
+    near = [node.page for node in nodes if node.is_usable and node.page is not None]
+    content = ArenaPages(keys.arena).read(near)
+    far = nodes[len(near) :]
+    if not far or keys.tiers is None:
+        return content
+    pages = keys.tiers.read(far)
+    return np.concatenate([content, np.stack(pages)]) if pages else content
 
 
 def arriving(core: Core, request: GenRequest, content: Content) -> int:

@@ -130,6 +130,11 @@ class Node:
         return self.page is not None and not self.is_coming
 
     @property
+    def is_stored(self) -> bool:
+        """Whether its keys can be read in an outer tier now."""
+        return self.copy is not None and self.copy.is_ready
+
+    @property
     def is_unused(self) -> bool:
         """No live trajectory refers to it."""
         return not self.references

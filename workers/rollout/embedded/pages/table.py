@@ -256,11 +256,12 @@ class PageTable:
                 self.tree.drop(node)
 
     def exported(self, rollout_id: RolloutId, namespace: Namespace) -> list[Node]:
-        """The rollout's full pages on the device at these weights, from the first on."""
+        """The rollout's full pages at these weights, from the first on, in whichever tier they lie."""
         trajectory = self.tree.trajectories.get(rollout_id)
         pages: list[Node] = []
         for node in [] if trajectory is None else trajectory.path:
-            if not node.is_usable or node.digest is None or node.namespace != namespace:
+            is_there = node.is_usable or node.is_stored
+            if not is_there or node.digest is None or node.namespace != namespace:
                 break
             pages.append(node)
         return pages

@@ -22,7 +22,13 @@ from kv.reload import Source, cheaper
 from workers.rollout.embedded.arena import KvArena
 from workers.rollout.embedded.pages.nodes import Copy, Lease, Node, Place
 from workers.rollout.embedded.pages.table import PageTable
-from workers.rollout.embedded.tiers.stores import FetchFailure, Stores, TierSizes
+from workers.rollout.embedded.tiers.stores import (
+    Bytes,
+    FetchError,
+    FetchFailure,
+    Stores,
+    TierSizes,
+)
 from workers.rollout.embedded.tiers.transfers import Fetch, Move, Spot, Store, Transfers
 
 SMOOTHING: Final = 0.1
@@ -160,6 +166,22 @@ class OuterTiers:
         self.flush()
         self._transfers.ask(fetch)
         return True
+
+    def read(self, nodes: Sequence[Node]) -> list[Bytes]:
+        """Pages that leave this engine, at once and without taking room; up to the first that cannot be had.
+
+        A copy that is ready is written to by nobody until this thread gives its slot away.
+        """
+        pages: list[Bytes] = []
+        for node in nodes:
+            assert node.copy is not None
+            spot = _spot(node.copy)
+            try:
+                pages.append(self._stores.read(spot.place, spot.slot, spot.checksum))
+            except FetchError as error:
+                self.counters.fetch_failures[error.failure] += 1
+                break
+        return pages
 
     def close(self) -> None:
         """Stop, and remove the file."""

@@ -55,7 +55,10 @@ NO_TIERS: Final = TierSizes()
 
 
 class Stores:
-    """Memory and file. `write` and `read` are called by one thread. Raises `OSError` without room."""
+    """Memory and file. Raises `OSError` without room.
+
+    `write` is called by one thread; whoever calls `read` knows that nobody writes to that slot.
+    """
 
     def __init__(self, sizes: TierSizes, page_bytes: int) -> None:
         self.page_bytes = page_bytes

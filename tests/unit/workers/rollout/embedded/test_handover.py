@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from domain.engine import GenRequest, GenResult, KvMode
 from domain.ids import RolloutId
 from domain.kv_ticket import KvFailure, KvRefused, KvTicket
+from infra import failpoints
 from tests.support.engines import request
+from tests.support.failpoints import ArmedFailpoints
 from tests.unit.workers.rollout.embedded.cores import (
     PACKED,
     Answers,
@@ -22,6 +25,7 @@ from tests.unit.workers.rollout.embedded.cores import (
 )
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.handover import arriving, layout_of, leaving
+from workers.rollout.embedded.tiers.stores import FetchFailure, TierSizes
 from workers.rollout.kv_transfer.pages import KvRun
 from workers.rollout.kv_transfer.transfer import KvTransfer
 
@@ -72,6 +76,58 @@ def test_whole_pages_arrive_are_found_and_counted_once(transfer: KvTransfer) -> 
     drain(source)
     assert answers["a_2"].token_ids == here["a_2"].token_ids
     assert answers["a_2"].logprobs == pytest.approx(here["a_2"].logprobs, abs=1e-5)
+
+
+def crowded_out(tiers: TierSizes) -> tuple[Core, GenResult]:
+    """A core that pushed all pages of a rollout out to its tiers, and the rollout's turn."""
+    core = build(pages=6, tiers=tiers)
+    first = turn(core, "a", ids=OPENING, temperature=0.0)
+    turn(core, "big", ids=tuple(2 + n % 9 for n in range(60)), max_tokens=36)
+    assert core.keys.tiers is not None
+    while core.keys.tiers.is_open:
+        core.keys.collect(1.0)
+    return core, first
+
+
+@pytest.mark.parametrize("tiers", [TierSizes(host_pages=16), TierSizes(disk_pages=16)])
+def test_pages_in_outer_tiers_leave_as_well(transfer: KvTransfer, tiers: TierSizes) -> None:
+    source, first = crowded_out(tiers)
+    target = build()
+    path = source.keys.table.tree.trajectories[ROLLOUT].path
+    assert any(node.page is None for node in path[:2])
+    answers: Answers = {}
+    try:
+        assert arrives(target, transfer, next_turn(first, moved(transfer, source)), answers) == 32
+        assert_whole(source)
+        drain(target)
+        here: Answers = {}
+        submit(source, next_turn(first, None), here)
+        drain(source)
+        assert answers["a_2"].token_ids == here["a_2"].token_ids
+    finally:
+        source.close()
+
+
+def test_a_page_that_its_tier_cannot_give_ends_what_leaves(
+    transfer: KvTransfer, tmp_path: Path
+) -> None:
+    source, _ = crowded_out(TierSizes(host_pages=16))
+    points = ArmedFailpoints(tmp_path / "failpoints")
+    points.arm("engine.kv.fetch=drop,times=*")
+    failpoints.configure("test", points.environ)
+    try:
+        near = [n for n in source.keys.table.tree.trajectories[ROLLOUT].path if n.is_usable]
+        if near:
+            assert moved(transfer, source).tokens == 16 * len(near)
+        else:
+            with pytest.raises(KvRefused, match="no_pages"):
+                leaving(source, ROLLOUT)
+        assert source.keys.tiers is not None
+        assert source.keys.tiers.counters.fetch_failures[FetchFailure.SHORT] == 1
+        assert_whole(source)
+    finally:
+        source.close()
+        failpoints.configure("test", {})
 
 
 def test_members_that_follow_share_what_came_with_the_first(transfer: KvTransfer) -> None:
