@@ -28,8 +28,11 @@ def measure_rate(arguments: argparse.Namespace, folder: Path) -> Sequence[Any]:
     if importlib.util.find_spec("transformers") is None:
         raise NotRun("transformers is not installed (the extra `reference`)")
     return [
-        rate.measure(name, MODELS[name], folder / f"rate-{name}", rounds=arguments.rounds)
+        rate.measure(
+            name, MODELS[name], folder / f"rate-{name}", rounds=arguments.rounds, answers=answers
+        )
         for name in arguments.models
+        for answers in rate.SHAPES
     ]
 
 

@@ -21,7 +21,7 @@ from benchmarks.engine import reference
 from benchmarks.engine.figures import Spread, ratios, spread
 from benchmarks.engine.models import build
 from benchmarks.engine.reference import Answers, Kept
-from benchmarks.engine.workload import RATE, Rollout, Shape, draw
+from benchmarks.engine.workload import EQUAL, RATE, Rollout, Shape, draw
 from domain.engine import GenRequest, RequestId, Sampling
 from domain.ids import GroupId, RolloutId
 from workers.models.config import ModelConfig
@@ -31,6 +31,11 @@ Play = Callable[[Sequence[Rollout]], Answers]
 """Plays a workload to its end."""
 
 ROUNDS: Final = 5
+
+DRAWN: Final = "drawn"
+SHAPES: Final = {DRAWN: RATE, "one length": EQUAL}
+"""Workloads by the lengths of their answers: the asked one, and a control that says where the ratio is from:
+a static batch waits for its longest answer, and with answers of one length that costs nothing."""
 
 PAGES_PER_ROLLOUT: Final = 96
 """1,536 tokens: nothing is evicted, as nothing is in the other side's cache."""
@@ -57,6 +62,8 @@ class RateFigures:
     """All rounds of one model."""
 
     model: str
+    answers: str
+    """Their lengths, by the name of the workload."""
     rollouts: int
     tokens: Spread
     engine: Spread
@@ -131,9 +138,10 @@ class EngineSide:
 
 
 def measure(
-    name: str, config: ModelConfig, folder: Path, *, rounds: int = ROUNDS, shape: Shape = RATE
+    name: str, config: ModelConfig, folder: Path, *, rounds: int = ROUNDS, answers: str = DRAWN
 ) -> RateFigures:
     """Rounds of all sides, a seed each; which goes first rotates. Needs `transformers`."""
+    shape = SHAPES[answers]
     with one_core():
         engine = EngineSide(name, folder, config, shape.rollouts)
         try:
@@ -146,7 +154,7 @@ def measure(
             played = [_round(sides, draw(shape, 1 + number), number) for number in range(rounds)]
         finally:
             engine.close()
-    return figures(name, shape, played)
+    return figures((name, answers), shape, played)
 
 
 def _round(sides: Sequence[Play], rollouts: Sequence[Rollout], first: int) -> list[Run]:
@@ -163,8 +171,11 @@ def timed(play: Play, rollouts: Sequence[Rollout]) -> Run:
     return Run(sum(one.sampled for one in rollouts), processor_s, wall_s, answers)
 
 
-def figures(name: str, shape: Shape, rounds: Sequence[Sequence[Run]]) -> RateFigures:
-    """Of rounds of the engine, the loop over a growing cache, and over a fixed one."""
+def figures(names: tuple[str, str], shape: Shape, rounds: Sequence[Sequence[Run]]) -> RateFigures:
+    """Of rounds of the engine, the loop over a growing cache, and over a fixed one.
+
+    `names` are those of model and workload.
+    """
     ours, dynamic, static = ([one[at] for one in rounds] for at in range(3))
     best = [
         max(one, other, key=lambda run: run.tokens_per_s)
@@ -176,7 +187,8 @@ def figures(name: str, shape: Shape, rounds: Sequence[Sequence[Run]]) -> RateFig
         for mine, one in zip(ours, loop, strict=True)
     ]
     return RateFigures(
-        model=name,
+        model=names[0],
+        answers=names[1],
         rollouts=shape.rollouts,
         tokens=spread([one.tokens for one in ours]),
         engine=_rates(ours),

@@ -18,6 +18,7 @@ def rate_table(figures: Sequence[RateFigures]) -> str:
     """Tokens a second beside the batched loop."""
     head = (
         "model",
+        "answers",
         "rollouts",
         "engine tok/s",
         "DynamicCache",
@@ -28,7 +29,7 @@ def rate_table(figures: Sequence[RateFigures]) -> str:
     )
     rows = (
         (
-            one.model, str(one.rollouts), one.engine.text(0), one.dynamic.text(0),
+            one.model, one.answers, str(one.rollouts), one.engine.text(0), one.dynamic.text(0),
             one.static.text(0), one.ratio.text(), one.wall_ratio.text(), f"{one.equal_turns:.0%}",
         )
         for one in figures

@@ -7,7 +7,7 @@ from. End tokens are off, so that every side samples exactly as many tokens.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -68,6 +68,9 @@ RATE: Final = Shape(
     output_median=24.0, output_sigma=1.0, output_max=256, observation=(16, 48),
 )  # fmt: skip
 """32 rollouts at once, in groups: contexts grow to some hundred tokens."""
+
+EQUAL: Final = replace(RATE, turns=(3, 3), output_median=40.0, output_sigma=0.0)
+"""As many tokens in answers of one length: what is left when nobody waits for the longest of a batch."""
 
 PRESSURE: Final = Shape(
     rollouts=96, group_size=4, turns=(4, 8), shared_prompt=(24, 48), own_prompt=8,

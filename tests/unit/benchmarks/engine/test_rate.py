@@ -18,7 +18,7 @@ def test_in_each_round_the_faster_loop_is_what_the_engine_is_held_against() -> N
         [Run(100, 1.0, 2.0, SAME), Run(100, 4.0, 5.0, SAME), Run(100, 3.0, 9.0, SAME)],
         [Run(100, 1.0, 2.0, SAME), Run(100, 2.0, 6.0, SAME), Run(100, 8.0, 8.0, OTHER)],
     ]
-    found = figures("small", RATE, rounds)
+    found = figures(("small", "drawn"), RATE, rounds)
     assert found.ratio.median == pytest.approx(2.5)
     assert found.ratio.least == pytest.approx(2.0)
     assert found.ratio.most == pytest.approx(3.0)

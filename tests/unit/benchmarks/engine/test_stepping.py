@@ -93,7 +93,7 @@ def test_a_probe_counts_the_steps_of_the_last_that_came_with_it() -> None:
     crowd = slots.Crowd(MODEL, slots.ROOMY, 1)
     crowd.settle()
     crowd.fill()
-    probe = crowd.probe(3)
+    probe = crowd.probe(slots.SLOTS + 1)
     crowd.core.close()
     assert probe.busy == slots.SLOTS
     assert 1 < probe.slot_steps <= probe.token_steps < slots.WAIT_STEPS_MAX
