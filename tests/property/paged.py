@@ -369,10 +369,12 @@ class World:
 
     def _end(self, one: Engine, turn: Turn, *, keep: bool) -> None:
         before, own = len(one.table.tree.free), turn.lease.nodes[turn.lease.found :]
+        # The locks of a turn without a slot are those of others who took its pages over.
+        locks = 0 if turn.lease.is_parked else 1
         alone = sum(
             1
             for node in own
-            if node.locks == 1 and not node.references and not node.children
+            if node.locks == locks and not node.references and not node.children
             and node.page is not None
         )  # fmt: skip
         one.turns.remove(turn)
