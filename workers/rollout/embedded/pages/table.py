@@ -149,7 +149,8 @@ class PageTable:
         lease.is_parked = False
         left = 0
         for node, tokens in zip(lease.nodes, lease.parked, strict=False):
-            if not node.is_usable or node.tokens != tokens:
+            is_written = node.locks and len(node.tokens) < PAGE_TOKENS  # by a fork of its rollout
+            if not node.is_usable or node.tokens != tokens or is_written:
                 break
             left += 1
         del lease.nodes[left:]

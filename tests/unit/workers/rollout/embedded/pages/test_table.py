@@ -114,6 +114,19 @@ def test_a_history_that_was_rewritten_inside_a_shared_page_gets_a_page_of_its_ow
     check(table)
 
 
+def test_a_turn_that_gets_its_slot_back_leaves_the_page_that_a_fork_goes_on_in() -> None:
+    table = PageTable(16)
+    waiting = opened(table, "a")
+    table.park(waiting, 0.0)
+    table.fork(RolloutId("a"), RolloutId("b"))
+    table.close(opened(table, "a", tuple(range(50, 70))), True, 0.0)
+    fork = table.open(RolloutId("b"), ANN, (*PROMPT, 1, 2), 0.0)
+    table.resume(waiting, 0.0)
+    assert (fork.length, waiting.length) == (40, 32)
+    table.fill(fork, (1, 2), 0.0)
+    check(table)
+
+
 def test_an_aborted_turn_frees_at_once_what_only_it_computed() -> None:
     table = PageTable(16)
     table.close(opened(table, "a"), True, 0.0)
