@@ -64,6 +64,7 @@ class Database:
                 "connect_timeout": 5,
             },
         )
+        sessions.forbid_pipelines(self._engine)
 
     @asynccontextmanager
     async def begin(self, fence: Fence | None = None) -> AsyncIterator[AsyncConnection]:

@@ -224,7 +224,7 @@ def test_groups_that_are_trained_leave_and_an_ended_job_has_none(desk: Desk) -> 
     assert profile.sandboxes is not None
     assert (profile.active_batch.open_groups, profile.active_batch.running_rollouts) == (0, 0)
     assert (profile.sandboxes.held, profile.sandboxes.free) == (0, None)
-    assert [engine.rollouts for engine in profile.engines] == [0]
+    assert [engine.rollouts for engine in profile.engines] == [0, 0]
     assert profile.written_at == row.written_at
 
 
