@@ -146,13 +146,12 @@ class PageTable:
     def resume(self, lease: Lease, now: float) -> None:
         """The turn has a slot again: lock what is left of its pages."""
         assert lease.is_parked
-        lease.is_parked = False
         left = 0
         for node, tokens in zip(lease.nodes, lease.parked, strict=False):
-            is_written = node.locks and len(node.tokens) < PAGE_TOKENS  # by a fork of its rollout
-            if not node.is_usable or node.tokens != tokens or is_written:
+            if not node.is_usable or node.tokens != tokens or self._is_written(node):
                 break
             left += 1
+        lease.is_parked = False
         del lease.nodes[left:]
         for node in lease.nodes:
             self.tree.lock(node, now)
@@ -288,6 +287,12 @@ class PageTable:
         """An outer tier could not store or keep this node."""
         if node.page is None and node.key in self.tree.nodes:
             self.tree.bury(node)
+
+    def _is_written(self, node: Node) -> bool:
+        """Whether a running turn goes on in this page: a fork of the rollout that left it."""
+        return len(node.tokens) < PAGE_TOKENS and any(
+            not lease.is_parked and node in lease.nodes for lease in self.leases.values()
+        )
 
     def _branch(self, lease: Lease, tokens: Sequence[int], now: float) -> None:
         """Use the part of a page that the rollout's last turn shares with this one."""
