@@ -140,7 +140,7 @@ class Admission:
         found = _Found(tick, list(choice.admitted), choice.low)
         if self.rules.queue is not Queue.RANK:
             return found
-        left = list(claimants)
+        left, skipped = list(claimants), list[Claimant]()
         while (blocked := choice.blocked) is not None and blocked.ticket is not None:
             has_slot = choice.has_slot
             worse = tick.yielding.next_for(blocked.ticket, tick.running, has_slot=has_slot)
@@ -151,13 +151,13 @@ class Admission:
             else:
                 # Whoever was asked for this one in vain keeps the slot.
                 tick = found.tick
+                theirs = [one for one in left if one.tenant == blocked.tenant]
+                skipped += [one for one in theirs if one not in found.started]
                 left = [one for one in left if one.tenant != blocked.tenant or one in found.started]
             choice = self._choose(left, tick)
             if blocked in choice.admitted:
                 # Others that fit into what was freed wait for the next tick: nobody went for them.
-                skipped = [one for one in claimants if one not in left]
-                low = [*choice.low, *skipped]
-                found = _Found(tick, [*found.started, blocked], low)
+                found = _Found(tick, [*found.started, blocked], [*choice.low, *skipped])
         return found
 
     def _choose(self, claimants: Sequence[Claimant], tick: "_Tick") -> Choice[Claimant]:
