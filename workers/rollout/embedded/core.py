@@ -261,9 +261,9 @@ class Core:
             self._occupancy.park(yielding)
         self.counters.preemptions += len(decision.yielding)
         held = self.keys.hold(decision.admitted)
-        for ticket in decision.admitted:
+        for ticket, nodes in zip(decision.admitted, held, strict=True):
+            self.keys.let_go(nodes)
             self._start(ticket)
-        self.keys.let_go(held)
         self._note_slots()
         if decision.admitted:
             self._look_again()

@@ -57,21 +57,14 @@ class Keys:
             tokens = ticket.request.token_ids[:-1]
             ticket.digests = digests_of(namespace_of(ticket.request, weights_sha), tokens)
 
-    def hold(self, tickets: Iterable[Ticket]) -> list[Node]:
-        """Lock what is there of these turns until `let_go`: none of it is evicted while the first of them
-        take their room."""
-        now, held = self.clock(), list[Node]()
-        for ticket in tickets:
-            trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
-            paths = [[] if trajectory is None else trajectory.path]
-            paths.append(self.table.tree.stored(ticket.digests or ()))
-            for node in (one for path in paths for one in takewhile(_is_usable, path)):
-                self.table.tree.lock(node, now)
-                held.append(node)
-        return held
+    def hold(self, tickets: Iterable[Ticket]) -> list[list[Node]]:
+        """Lock what is there of each of these turns until `let_go`: none of it is evicted while those before
+        it take their room."""
+        now = self.clock()
+        return [self._held(ticket, now) for ticket in tickets]
 
     def let_go(self, held: Sequence[Node]) -> None:
-        """The turns hold their pages themselves now."""
+        """The turn itself locks its pages next; before, or its own last page would look like another's."""
         self.table.tree.unlock(held, self.clock())
 
     def start(self, ticket: Ticket, weights_sha: str) -> Running:
@@ -208,6 +201,15 @@ class Keys:
                 running.lease.is_private = True
         self.table.retire(lambda namespace: namespace.weights_sha not in shas, now)
         self._computed.clear()
+
+    def _held(self, ticket: Ticket, now: float) -> list[Node]:
+        trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
+        paths = [[] if trajectory is None else trajectory.path]
+        paths.append(self.table.tree.stored(ticket.digests or ()))
+        held = [one for path in paths for one in takewhile(_is_usable, path)]
+        for node in held:
+            self.table.tree.lock(node, now)
+        return held
 
     def _fetch(self, running: Running) -> None:
         if self.tiers is not None and not running.lease.is_private:

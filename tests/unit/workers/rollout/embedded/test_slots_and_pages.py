@@ -281,6 +281,16 @@ def test_members_of_a_group_compute_their_prompt_once() -> None:
     assert_right(asked, answers)
 
 
+def test_the_next_turn_goes_on_in_the_last_page_of_its_rollout_and_takes_no_other() -> None:
+    core = build(slots=1)
+    first = turn(core, "a", ids=LONG, rollout_id="a")
+    before = core.keys.table.tree.trajectories[RolloutId("a")].path
+    ids = (*LONG, *first.token_ids, 1)
+    turn(core, "b", ids=ids, rollout_id="a", max_tokens=2)
+    after = core.keys.table.tree.trajectories[RolloutId("a")].path
+    assert [node.page for node in after] == [node.page for node in before]
+
+
 def test_two_tenants_with_the_same_prompt_share_nothing() -> None:
     core = build(slots=1)
     answers: Answers = {}
