@@ -28,7 +28,7 @@ LEVEL_GAP: Final = 0.05
 
 Over five seeds of the regime `low` 0.05 and 0.1 take 2 % off a step, 0 and 0.3 take 1 %."""
 
-LOOKED_AT: Final = 16
+LOOKED_AT: Final = 8
 """Engines of a job among which a target is sought, others for each turn: with so many the emptiest of
 them is nearly the emptiest of all, and one gap costs no more in a job of 512 engines."""
 
@@ -55,20 +55,20 @@ def consider(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutReco
     if not source.may_migrate:
         return Move.NOT_NEEDED
     engines = run.state.engines_of(job)
-    target = _target(job, group, rollout, _looked_at(engines, group, rollout))
-    if target is None:
-        is_all = len(engines) <= LOOKED_AT
-        return Move.NO_ROOM if is_all and pressure(source) > PRESSURE_FROM else Move.NOT_NEEDED
-    if not _is_emptier(target, rollout, source):
+    room = _with_room(_looked_at(engines, group, rollout), rollout)
+    below = pressure(source) - LEVEL_GAP
+    if not any(_pressure_with(engine, rollout) < below for engine in room):
+        is_full = not room and len(engines) <= LOOKED_AT and pressure(source) > PRESSURE_FROM
+        return Move.NO_ROOM if is_full else Move.NOT_NEEDED
+    target = _target(job, group, room)
+    if target is None or _pressure_with(target, rollout) >= below:
         return Move.NOT_NEEDED
     is_moved = placement.migrate(run, job, (group, rollout), target)
     return Move.MOVED if is_moved else Move.NOT_NEEDED
 
 
-def _is_emptier(target: HostRecord, rollout: RolloutRecord, source: HostRecord) -> bool:
-    """Whether the target, with the rollout on it, holds clearly less than the source does now."""
-    after = pressure(target) + rollout.tokens / target.kv_tokens
-    return after + LEVEL_GAP < pressure(source)
+def _pressure_with(engine: HostRecord, rollout: RolloutRecord) -> float:
+    return (engine.kv_held + rollout.tokens) / engine.kv_tokens
 
 
 def _looked_at(
@@ -81,21 +81,21 @@ def _looked_at(
     return [engines[(start + index) % len(engines)] for index in range(LOOKED_AT)]
 
 
-def _target(
-    job: JobRecord, group: GroupRecord, rollout: RolloutRecord, engines: list[HostRecord]
-) -> HostRecord | None:
-    """The engine with the least pressure that has room; one that holds the group's prefix is better."""
-    room = [
+def _with_room(engines: list[HostRecord], rollout: RolloutRecord) -> list[HostRecord]:
+    """Other engines that stay below the threshold with the rollout on them."""
+    return [
         engine
         for engine in engines
-        if engine.may_migrate
-        and engine.kv_tokens
+        if engine.kv_held + rollout.tokens < PRESSURE_TO * engine.kv_tokens
         and engine.host_id != rollout.host
-        and engine.kv_held + rollout.tokens < PRESSURE_TO * engine.kv_tokens
-        and placement.may_run(job, group, engine)
+        and engine.may_migrate
     ]
+
+
+def _target(job: JobRecord, group: GroupRecord, room: list[HostRecord]) -> HostRecord | None:
+    """The engine with the least pressure; one that holds the group's prefix is better."""
     return min(
-        room,
+        (engine for engine in room if placement.may_run(job, group, engine)),
         key=lambda e: (e.host_id not in group.members_on, pressure(e), e.host_id),
         default=None,
     )
