@@ -9,7 +9,7 @@ Pages leave from the end of a context: what is left is still a prefix and still 
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from kv.residency import is_high
+from kv.ranks import is_high
 from kv.rules import Eviction
 
 

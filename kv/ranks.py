@@ -26,6 +26,9 @@ class RankClass(IntEnum):
     NORMAL = 3
 
 
+LOWEST_HIGH: Final = RankClass.CRITICAL
+"""Promoted and critical rollouts, and evaluations before them, are high; the rest is low."""
+
 _CLASSES: Final = {one.value: one for one in RankClass}
 """By number: calling the enum costs three times as much, and every order of ranks asks for the class."""
 
@@ -38,6 +41,11 @@ def compose(rank_class: int, value: int, member: int) -> int:
 def class_of(rank: int) -> RankClass:
     """The class that a rank was composed with."""
     return _CLASSES[rank // _CLASS_SPAN]
+
+
+def is_high(rank: int) -> bool:
+    """Whether a rollout of this rank is of the high classes."""
+    return class_of(rank) <= LOWEST_HIGH
 
 
 def group_part(rank: int) -> int:

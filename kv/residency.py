@@ -15,14 +15,10 @@ order of their arrival, from the room of all whose tools run; ranks still say wh
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from kv.ranks import RankClass, class_of
+from kv.ranks import LOWEST_HIGH, class_of, is_high
 from kv.rules import KvRules, Queue
-
-LOWEST_HIGH: Final = RankClass.CRITICAL
-"""Promoted and critical rollouts, and evaluations before them, are high; the rest is low."""
-
 
 Key = tuple[float, ...]
 """Of a claimant; smaller is better."""
@@ -50,7 +46,7 @@ C = TypeVar("C", bound=Claimant)
 
 
 class Choice(Generic[C]):
-    """Outcome of one tick."""
+    """Outcome of one tick. No dataclass: mypyc, which builds the benchmark, makes no generic ones."""
 
     def __init__(self) -> None:
         self.admitted: list[C] = []
@@ -89,11 +85,6 @@ def choose(
             choice.low.append(claimant)
     choice.low.reverse()
     return choice
-
-
-def is_high(rank: int) -> bool:
-    """Whether a rollout of this rank is of the high classes."""
-    return class_of(rank) <= LOWEST_HIGH
 
 
 def order_of(rules: KvRules) -> Callable[[Claimant], Key]:

@@ -17,7 +17,7 @@ PRESSURE_STOP: Final = 2.0
 much as what runs, and a later start samples with newer weights."""
 
 LOOK_AGAIN_S: Final = 1.0
-"""Between looks at all engines for room, while none has any: each look costs as many engines as there are."""
+"""Between looks for room while no engine has any: until a rollout ends, the next look finds none either."""
 
 
 class Venus(Rules):
