@@ -17,6 +17,9 @@ from infra.logging import get_logger
 
 MEDIA_TYPE: Final = "application/problem+json"
 
+VALUE_ERROR: Final = "Value error, "
+"""What pydantic puts before the message of a validator of ours."""
+
 NEAR_MAX: Final = 3
 """Near names shown in a hint."""
 
@@ -163,7 +166,7 @@ def findings_of(errors: Sequence[Any], prefix: str = "") -> list[Finding]:
         hint = ""
         if code == "extra_forbidden":
             hint = "This field is unknown, or belongs to a later version of the spec; remove it."
-        found.append(Finding(pointer, code, str(error["msg"]), hint))
+        found.append(Finding(pointer, code, str(error["msg"]).removeprefix(VALUE_ERROR), hint))
     return found
 
 

@@ -45,6 +45,10 @@ class PlanTooLarge(ValueError):
     """The plan passes a limit; the message names it."""
 
 
+class TooFewRuns(PlanTooLarge):
+    """The time of a forecast was over before enough simulated runs were."""
+
+
 class PoolTooSmall(ValueError):
     """The pool never holds the job; the message says what it lacks."""
 
@@ -190,7 +194,7 @@ def forecast(request: PlanRequest, rehearse: Rehearse, goes_on: GoesOn = lambda:
     """Median and 80 % interval of every figure.
 
     `goes_on` is asked before each replica and within it: a budget of time may end a forecast early,
-    with the replicas that ended. Raises PlanTooLarge when these are too few.
+    with the replicas that ended. Raises TooFewRuns when these are too few.
     """
     plan = replace(request.plan, max_steps=min(request.steps, request.plan.max_steps))
     left = request.plan.max_steps - plan.max_steps
@@ -211,10 +215,7 @@ def forecast(request: PlanRequest, rehearse: Rehearse, goes_on: GoesOn = lambda:
         runs.append(_scaled(figures_of(course, left), factor))
         staleness.append(shares_of(course.staleness))
     if len(runs) < min(RUNS_MIN, request.replicas):
-        raise PlanTooLarge(
-            f"{len(runs)} of {request.replicas} simulated runs ended in the time of a forecast;"
-            " ask for fewer steps, or smaller batches"
-        )
+        raise TooFewRuns(f"{len(runs)} of {request.replicas} simulated runs ended")
     by_figure = {figure: interval_of([run[figure] for run in runs]) for figure in Figure}
     return Forecast(by_figure, _by_lag(staleness), slots, plan.max_steps, len(runs))
 

@@ -36,16 +36,25 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _store_of(url: str) -> ObjectStore:
+    try:
+        return from_url(url)
+    except (BaseError, ValueError):
+        hint = "give file:///FOLDER, s3://BUCKET/PREFIX, gs://, az:// or https://"
+        raise ValueError(f"{url} names no object store: {hint}") from None
+
+
 class Blobs:
     """The object store of one process. Paths are relative and never hold user-chosen text."""
 
     def __init__(self, url: str) -> None:
+        """Raises ValueError for a URL that names no object store."""
         if url.startswith("file://"):
             root = Path(url.removeprefix("file://"))
             root.mkdir(parents=True, exist_ok=True)
             self._store: ObjectStore = LocalStore(str(root))
         else:
-            self._store = from_url(url)
+            self._store = _store_of(url)
 
     async def create(self, path: str, data: bytes) -> Blob:
         """Create the object. If it exists with other content, raise FileExistsError.

@@ -135,6 +135,12 @@ def _check_unbounded(spec: JobSpec, outcome: Outcome) -> None:
 def _check_rollflash(spec: JobSpec, outcome: Outcome) -> None:
     """Its queues hold so many episodes each, whatever the job's ratio."""
     _check_bounds(spec, outcome)
+    queues, batch = spec.scheduling.knobs.get("env_groups", 0.0), spec.rollout.groups_per_batch
+    if 0.0 < queues < batch:
+        message = f"{queues:g} queues begin as many groups a step, and a batch takes {batch}."
+        hint = "Set env_groups to groups_per_batch or more; 0 takes groups_per_batch."
+        outcome.error("/scheduling/knobs/env_groups", "knobs_contradict", message, hint)
+        return
     ratio, most = spec.scheduling.async_ratio, rollflash_batches(spec)
     if ratio != "auto" and ratio > most:
         message = f"rollflash begins {most:g} batches at a time, whatever the ratio."

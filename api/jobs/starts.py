@@ -67,7 +67,7 @@ async def branch(
         detail = "The job has no checkpoint yet; submit its spec anew, or wait for the first one."
         raise conflict(detail, "checkpoint_not_ready")
     former = reopened(row.spec, row.submitted_spec) if body.overrides else row.spec
-    spec = merged(former, body.overrides)
+    spec = laid_over(former, body.overrides)
     if body.name is not None:
         spec["name"] = body.name
     outcome = await service.check(connection, gateway, caller, spec)
@@ -90,6 +90,17 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         is_deeper = isinstance(value, Mapping) and isinstance(former, Mapping)
         made[key] = merged(former, value) if is_deeper else value  # type: ignore[arg-type]
     return made
+
+
+def laid_over(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec with changes; another strategy brings its own numbers, the former one's go with it."""
+    changed, former = changes.get("scheduling"), spec.get("scheduling")
+    if not isinstance(changed, Mapping) or not isinstance(former, Mapping):
+        return merged(spec, changes)
+    if changed.get("strategy", former.get("strategy")) == former.get("strategy"):
+        return merged(spec, changes)
+    kept = {key: value for key, value in former.items() if key != "knobs"}
+    return merged({**spec, "scheduling": kept}, changes)
 
 
 def reopened(spec: Mapping[str, Any], submitted: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from api.jobs.hints import spec_findings
 from api.jobs.outcome import Outcome
 from api.jobs.resolution import put_at, settle, value_at
 from api.jobs.scheduling import check_scheduling
-from api.jobs.starts import merged
+from api.jobs.starts import laid_over
 from api.plans.limits import leaves, unmodelled
 from api.plans.pools import NO_BOUND, misfits, settings_for, without_signal
 from api.problems import Finding, invalid
@@ -46,7 +46,7 @@ def changed_of(
     recorded: Mapping[str, Any], changes: Mapping[str, Any], pool: PlanPool, settings: Settings
 ) -> Changed:
     """The changed spec on a pool. Raises 422 with all findings of the first check that has any."""
-    laid = merged(_opened(recorded, changes), changes)
+    laid = laid_over(_opened(recorded, changes), changes)
     spec, wrong = _read(laid)
     unknown = [
         replace(one, message=f"A job spec has no field {one.pointer}.")

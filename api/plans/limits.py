@@ -41,6 +41,8 @@ REASONS: Final[Mapping[str, str]] = {
     "/optimizer": "what is learned changes the rollouts, which the simulator repeats as they were",
     "/evaluation": "evaluations are not simulated",
     "/checkpoints": "checkpoints take no time in the simulator",
+    "/scheduling": 'it holds settings; name those that change, as in {"max_staleness": 1}',
+    "/resources/rollout_gpus": 'name its bounds, as in {"min": 2, "max": 4}',
     "/resources": "the simulator has one trainer and engines that are one host each",
     "/stop": "only the last step ends a simulated job",
     "/budget": "a budget changes no step; hold the forecast's total against it",

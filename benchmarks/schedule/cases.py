@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -120,9 +120,12 @@ run as published alone."""
 COMPARED: Final = tuple(strategy for strategy in BASELINES if strategy not in ALIKE)
 
 VENUS: Final = Entry(StrategyName.VENUS, NORMAL)
-ORACLE: Final = Entry(StrategyName.ORACLE, NORMAL, quality=1.0)
+ORACLE: Final = Entry(StrategyName.ORACLE, NORMAL, quality=1.0, order=Order.NEAREST)
+ORACLES: Final = (ORACLE, replace(ORACLE, order=Order.LONGEST))
+"""By the orders that look at remaining work: by `oldest` nobody is asked for it."""
 RANDOM: Final = Entry(StrategyName.RANDOM, NORMAL)
 UNPREDICTED: Final = Entry(StrategyName.VENUS, NORMAL, off=(Mechanism.PREDICTOR,))
+"""What a job gets by its defaults with the predictor off."""
 ENDLESS: Final = Entry(StrategyName.VENUS, UNBOUNDED, bounds=Bounds(math.nan, math.inf))
 """The regime's a, no bound on staleness."""
 
@@ -147,7 +150,7 @@ def is_within(entry: Entry, regime: Regime) -> bool:
 def main_entry(strategy: StrategyName, regime: Regime) -> Entry:
     """A strategy by its defaults, within the regime's a and m."""
     if strategy not in BASELINES:
-        return Entry(strategy, NORMAL, quality=1.0 if strategy is StrategyName.ORACLE else None)
+        return ORACLE if strategy is StrategyName.ORACLE else Entry(strategy, NORMAL)
     published = Entry(strategy, PUBLISHED, bounds=OWN_BOUNDS.get(strategy))
     return published if is_within(published, regime) else Entry(strategy, WITHIN)
 
@@ -184,14 +187,17 @@ def ablation_entries() -> list[Entry]:
 
 
 def quality_entries() -> list[Entry]:
-    """`venus` told the remaining work by predictors of growing quality."""
-    return [Entry(StrategyName.VENUS, NORMAL, quality=quality) for quality in QUALITIES]
+    """`venus`, which orders by remaining work, told it by predictors of growing quality."""
+    return [
+        Entry(StrategyName.VENUS, NORMAL, quality=quality, order=Order.NEAREST)
+        for quality in QUALITIES
+    ]
 
 
 def ranked_entries(regime: Regime) -> list[tuple[int, Entry]]:
     """Every entry of a cell with the wave in which it runs: what a short run needs comes first."""
     first = [VENUS, *(main_entry(strategy, regime) for strategy in COMPARED)]
-    second = [ORACLE, ENDLESS, *tuned_entries(), RANDOM]
+    second = [*ORACLES, ENDLESS, *tuned_entries(), RANDOM]
     third = apart_entries(regime)
     if regime.name in ABLATED:
         third += ablation_entries()

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     try:
         read = _read(options)
-    except (PayloadUnreadable, OSError) as error:
+    except (PayloadUnreadable, OSError, ValueError) as error:
         print(f"cannot read the log: {error}", file=sys.stderr)
         return EXIT_UNPROVEN
     for path, cause in read.unreadable:

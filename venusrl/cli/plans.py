@@ -85,7 +85,7 @@ def whatif(
     async_ratio: Annotated[float | None, typer.Option(min=1.0, max=16.0)] = None,
     strategy: Annotated[str | None, typer.Option(help="venus, slime-sync, ...")] = None,
     order: Annotated[str | None, typer.Option(help="oldest, nearest or longest.")] = None,
-    group_size: Annotated[int | None, typer.Option(min=1, max=512)] = None,
+    group_size: Annotated[int | None, typer.Option(min=2, max=512)] = None,
     groups_per_batch: Annotated[int | None, typer.Option(min=1, max=4096)] = None,
     values: Annotated[
         list[str] | None, typer.Option("--set", help="One value: stop.max_steps=200; repeatable.")

@@ -63,6 +63,14 @@ class PlanProfile(Wire):
     flat_share: Annotated[float, Field(ge=0.0, le=0.95)] = 0.0
     """Share of groups whose rewards are all equal: they are dropped, and others take their places."""
 
+    @model_validator(mode="after")
+    def _samples(self) -> "PlanProfile":
+        if min(self.turns.p10, self.output_tokens.p10) < 1:
+            raise ValueError(
+                "a rollout has at least one turn, and a turn samples at least one token"
+            )
+        return self
+
 
 class PlanCreate(Wire):
     """Body of POST /v1/plans: a spec on a pool, or a recorded job with changed settings."""

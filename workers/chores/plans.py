@@ -6,7 +6,7 @@ job  -> its records -> unchanged settings beside what happened -> changed settin
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -31,12 +31,12 @@ from simulation.plan import (
     Course,
     Figure,
     Forecast,
-    GoesOn,
     Inputs,
     PlanPool,
     PlanRequest,
     PlanTooLarge,
     PoolTooSmall,
+    TooFewRuns,
     figures_of,
     forecast,
     shares_of,
@@ -69,6 +69,8 @@ NOTHING_KNOWN: Final = (
 """Warning before such a plan."""
 
 Note = dict[str, str]
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,14 +289,37 @@ async def _known(
 
 async def _forecast(request: PlanRequest) -> tuple[Forecast, bool]:
     """On a thread; the flag says that the limit of CPU seconds cut it short."""
-    goes_on = _budget()
-    result = await asyncio.to_thread(forecast, request, rehearse, goes_on)
+    budget = Budget()
+    try:
+        result = await asyncio.to_thread(forecast, request, rehearse, budget.is_left)
+    except TooFewRuns as error:
+        raise PlanTooLarge(f"{error} {budget.spent()}") from error
     return result, result.replicas < request.replicas
 
 
-def _budget() -> GoesOn:
-    cpu_end, end = time.process_time() + CPU_S_MAX, time.monotonic() + WALL_S_MAX
-    return lambda: time.process_time() < cpu_end and time.monotonic() < end
+class Budget:
+    """CPU seconds and seconds by the clock of one forecast, from when it is made."""
+
+    def __init__(self, cpu: Clock = time.process_time, clock: Clock = time.monotonic) -> None:
+        self._clocks = (cpu, clock)
+        self._began = (cpu(), clock())
+
+    def is_left(self) -> bool:
+        """Whether neither has reached its limit."""
+        cpu_s, clock_s = self._used()
+        return cpu_s < CPU_S_MAX and clock_s < WALL_S_MAX
+
+    def spent(self) -> str:
+        """Which limit was reached, and what the user can do about it."""
+        cpu_s, clock_s = self._used()
+        if cpu_s >= CPU_S_MAX:
+            return f"in {CPU_S_MAX:g} s of CPU; ask for fewer steps, or smaller batches"
+        share = f"in {clock_s:.0f} s by the clock, of which it had a core for {cpu_s:.0f} s"
+        return f"{share}: this installation is busy; ask again, or for fewer steps"
+
+    def _used(self) -> tuple[float, float]:
+        cpu, clock = self._clocks
+        return cpu() - self._began[0], clock() - self._began[1]
 
 
 def _recorded_json(job: RecordedJob, truth: Course) -> dict[str, object]:

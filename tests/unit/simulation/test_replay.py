@@ -237,3 +237,13 @@ def test_a_path_where_nothing_is_is_said(
 ) -> None:
     assert command.main([*option, str(tmp_path / "none")]) == 2
     assert f"there is no file or folder {tmp_path / 'none'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["/no/scheme", "ftp://host/folder", "s3://"])
+def test_a_url_that_names_no_store_is_said_and_proves_nothing(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--store", url]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "names no object store" in said

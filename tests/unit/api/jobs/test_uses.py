@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from api.jobs.outcome import Outcome, Surroundings
-from api.jobs.starts import merged, reopened
+from api.jobs.starts import laid_over, merged, reopened
 from api.jobs.validation import validate
 from api.system.registry import models
 from infra.settings import Settings
@@ -123,3 +123,12 @@ def test_a_last_step_that_epochs_made_is_open_again_for_a_branch() -> None:
 def test_a_job_that_names_no_end_has_a_hundred_steps_and_says_so() -> None:
     assert values(look())["/stop/max_steps"] == 100
     assert "/stop/max_steps" not in values(look(stop={"max_steps": 7}))
+
+
+def test_another_strategy_brings_its_own_numbers() -> None:
+    spec = {"scheduling": {"strategy": "ttl", "knobs": {"lag_max": 1}, "max_staleness": 2}}
+    changed = laid_over(spec, {"scheduling": {"strategy": "venus"}})
+    assert changed == {"scheduling": {"strategy": "venus", "max_staleness": 2}}
+    same = laid_over(spec, {"scheduling": {"strategy": "ttl", "knobs": {"rollart": 1}}})
+    assert same["scheduling"]["knobs"] == {"lag_max": 1, "rollart": 1}
+    assert spec["scheduling"]["knobs"] == {"lag_max": 1}, "the recorded spec stays as it is"

@@ -23,6 +23,8 @@ def test_every_modelled_place_may_be_changed() -> None:
         ("/rollout/sampling/top_p", "other sampling"),
         ("/rollout/on_failure/tries", "no failing tries"),
         ("/name", NO_EFFECT),
+        ("/scheduling", "name those that change"),
+        ("/resources/rollout_gpus", "name its bounds"),
     ],
 )
 def test_the_longest_prefix_gives_the_reason(pointer: str, reason: str) -> None:

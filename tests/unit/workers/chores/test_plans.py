@@ -1,6 +1,7 @@
 """The chore of a plan on a recorded job, and the machines that it assumes."""
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from tests.unit.simulation import recorded_jobs
 from workers.chores import plans
 from workers.chores.handling import ChoreFailed, ChoreTools
 from workers.chores.plan_records import sizes_of
-from workers.chores.plans import engines_of
+from workers.chores.plans import CPU_S_MAX, WALL_S_MAX, Budget, engines_of
 
 SPEC: dict[str, Any] = {
     "model": {"base": "m"},
@@ -133,3 +134,19 @@ def test_an_engine_is_as_large_as_it_reported() -> None:
     settings = Settings.from_env({})
     assert sizes_of(settings, EngineSizes(slots=8, kv_pages=1_152)) == (8, 18_432)
     assert sizes_of(settings, None) == (64, 4_096 * 16)
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "clock_s", "said"),
+    [
+        (CPU_S_MAX, CPU_S_MAX, "in 60 s of CPU; ask for fewer steps"),
+        (7.0, WALL_S_MAX, "in 110 s by the clock, of which it had a core for 7 s: .* is busy"),
+    ],
+)
+def test_a_forecast_without_time_says_which_limit_it_reached(
+    cpu_s: float, clock_s: float, said: str
+) -> None:
+    cpu, clock = iter((3.0, 3.0 + cpu_s, 3.0 + cpu_s)), iter((9.0, 9.0 + clock_s, 9.0 + clock_s))
+    budget = Budget(lambda: next(cpu), lambda: next(clock))
+    assert not budget.is_left()
+    assert re.search(said, budget.spent())
