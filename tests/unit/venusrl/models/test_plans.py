@@ -8,10 +8,9 @@ from pydantic import ValidationError
 from venusrl.models.plans import PlanProfile
 
 QUANTILES = {"p10": 1, "p50": 2, "p90": 4}
-PROFILE: dict[str, Any] = {
-    name: QUANTILES
-    for name in ("turns", "prompt_tokens", "output_tokens", "observation_tokens", "tool_s")
-}
+PROFILE: dict[str, Any] = dict.fromkeys(
+    ("turns", "prompt_tokens", "output_tokens", "observation_tokens", "tool_s"), QUANTILES
+)
 
 
 @pytest.mark.parametrize("name", ["turns", "output_tokens"])
