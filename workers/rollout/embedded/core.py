@@ -2,7 +2,7 @@
 
 One call of `step` is one decode step: better waiting turns take slots, prompts are prefilled in chunks,
 then every ready row gets one token. Where pages run out the worst turn gives up its slot. Nothing here
-waits or knows asyncio; `engine.py` owns the thread that calls in, one call at a time.
+waits or knows asyncio; the thread of `thread.py` calls in, one call at a time.
 """
 
 import math
