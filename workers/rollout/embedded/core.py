@@ -348,6 +348,7 @@ class Core:
             self.keys.poison(running)
         self._close(running, self._occupancy.unknown(row), finish)
         self.rows.stop(row)
+        self.keys.admission.shares.note_turn(self.clock() - running.started_s)
         self._note_slots()
         ending = self._ending(running.ticket, finish, error)
         return self._answer(running.ticket, record, ending, running.cached_tokens)

@@ -33,6 +33,7 @@ from domain.engine import (
 )
 from domain.ids import RolloutId
 from domain.kv_ticket import KvTicket
+from domain.plan import TenantShare
 from kv.rules import RANKED, KvRules
 from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
 from workers.rollout.embedded.core import Core
@@ -68,11 +69,13 @@ class EngineLimits:
     """None: room for three full contexts a slot."""
     tiers: TierSizes = NO_TIERS
     rules: KvRules = RANKED
+    tenants: tuple[TenantShare, ...] = ()
+    """Weights by which tenants share the slots; who is not named weighs 1."""
 
     def key_sizes(self, context: int) -> KeySizes:
         """What the engine's keys get, for a model with this context."""
         pages = self.pages or CONTEXTS_PER_SLOT * self.slots * pages_for(context)
-        return KeySizes(pages, self.tiers, self.rules)
+        return KeySizes(pages, self.tiers, self.rules, self.tenants)
 
 
 class EmbeddedEngine:
