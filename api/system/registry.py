@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from domain.model_defaults import MODEL_DEFAULTS
 from venusrl.models.checkpoints import BaseModelInfo
 
 BUILTIN: Final = Path(__file__).resolve().parents[2] / "workers" / "models" / "builtin"
@@ -25,6 +26,7 @@ def models() -> dict[str, BaseModelInfo]:
 
 def info_of(name: str, config: Mapping[str, Any], chat: Mapping[str, Any]) -> BaseModelInfo:
     """What a model's configuration and its description of conversations say of it."""
+    config = _whole(config)
     return BaseModelInfo(
         name=name,
         context_tokens=int(config["max_position_embeddings"]),
@@ -32,6 +34,17 @@ def info_of(name: str, config: Mapping[str, Any], chat: Mapping[str, Any]) -> Ba
         renderer=str(chat["format"]),
         drops_reasoning=_drops_reasoning(chat.get("reasoning")),
     )
+
+
+def _whole(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration with what it leaves to its architecture."""
+    architecture = str((config.get("architectures") or [""])[0])
+    whole = {**MODEL_DEFAULTS.get(architecture, {}), **config}
+    if whole.get("num_key_value_heads") is None:
+        whole["num_key_value_heads"] = whole["num_attention_heads"]
+    if whole.get("head_dim") is None:
+        whole["head_dim"] = whole["hidden_size"] // whole["num_attention_heads"]
+    return whole
 
 
 def _drops_reasoning(reasoning: object) -> bool:
@@ -42,7 +55,7 @@ def _drops_reasoning(reasoning: object) -> bool:
 def _size(config: Mapping[str, Any]) -> int:
     """Parameters of a Llama-like decoder from its configuration."""
     width, inner = config["hidden_size"], config["intermediate_size"]
-    head = config.get("head_dim", width // config["num_attention_heads"])
+    head = config["head_dim"]
     heads = config["num_attention_heads"] + 2 * config["num_key_value_heads"]
     block = width * head * heads + config["num_attention_heads"] * head * width
     block += 3 * width * inner + 2 * width

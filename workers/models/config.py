@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from domain.errors import VenusError
+from domain.model_defaults import MODEL_DEFAULTS, NORM_EPS_DEFAULT
 
 
 class Architecture(StrEnum):
@@ -35,6 +36,8 @@ class ConfigFault(StrEnum):
     BAD_NUMBER = "bad_number"
     BAD_VALUE = "bad_value"
     UNKNOWN_OPTION = "unknown_option"
+    CONTRADICTION = "contradiction"
+    """Two keys for the same thing that say different things."""
 
 
 class ConfigRefused(VenusError):
@@ -211,6 +214,7 @@ def parse_config(record: Mapping[str, Any]) -> ModelConfig:
     """The numbers of a `config.json`, or the first reason why they cannot be used."""
     architecture = _architecture(record)
     _refuse_other_options(record, architecture)
+    record = {**MODEL_DEFAULTS[architecture], "rms_norm_eps": NORM_EPS_DEFAULT, **record}
     numbers = {name: _whole(record, name, largest) for name, largest in NUMBERS.items()}
     optional = {
         name: _whole(record, name, largest) if record.get(name) is not None else 0
@@ -276,11 +280,27 @@ def _check_heads(numbers: Mapping[str, int], optional: Mapping[str, int]) -> Non
 
 
 def _rope(record: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, from `rope_parameters` or from the older pair of keys."""
-    key = "rope_parameters" if record.get("rope_parameters") is not None else "rope_scaling"
-    options = record.get(key)
-    if options is None:
+    """Base and scaling, from `rope_parameters` or from the older pair of keys.
+
+    `transformers` takes `rope_scaling` where both say something; two that say different things are refused.
+    """
+    said = {key: _rope_of(record, key) for key in ("rope_scaling", "rope_parameters")}
+    given = [one for one in said.values() if one is not None]
+    if not given:
         return _theta(record), None
+    if given[0] != given[-1]:
+        message = "It says something else than rope_parameters."
+        raise ConfigRefused(
+            ConfigFault.CONTRADICTION, "rope_scaling", message, "Leave one of the two out."
+        )
+    return given[0]
+
+
+def _rope_of(record: Mapping[str, Any], key: str) -> tuple[float, RopeScaling | None] | None:
+    """What one of the two keys says; nothing where it is absent or empty."""
+    options = record.get(key)
+    if options is None or options == {}:
+        return None
     if not isinstance(options, Mapping):
         raise ConfigRefused(ConfigFault.BAD_VALUE, key, "It must be an object.")
     theta = _theta(options if "rope_theta" in options else record)
@@ -293,7 +313,10 @@ def _rope(record: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     if set(other) - {"partial_rotary_factor"} or options.get("partial_rotary_factor", 1) != 1:
         message = f"{', '.join(sorted(other))[:200]} is not known for this type."
         raise ConfigRefused(ConfigFault.UNKNOWN_OPTION, key, message)
-    return theta, _scaling(options) if kind == "llama3" else None
+    if kind == "default":
+        return theta, None
+    longest = "original_max_position_embeddings"
+    return theta, _scaling({longest: record["max_position_embeddings"], **options})
 
 
 def _scaling(options: Mapping[str, Any]) -> RopeScaling:
@@ -317,14 +340,19 @@ def _whole(record: Mapping[str, Any], key: str, largest: int) -> int:
     value = record.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= largest:
         return value
-    raise ConfigRefused(ConfigFault.BAD_NUMBER, key, f"It must be 1 to {largest}.")
+    raise _bad_number(record, key, f"It must be 1 to {largest}.")
 
 
 def _real(record: Mapping[str, Any], key: str) -> float:
     value: object = record.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < REAL_MAX:
         return float(value)
-    raise ConfigRefused(ConfigFault.BAD_NUMBER, key, "It must be above 0.")
+    raise _bad_number(record, key, "It must be above 0.")
+
+
+def _bad_number(record: Mapping[str, Any], key: str, wanted: str) -> ConfigRefused:
+    message = wanted if key in record else f"It is missing. {wanted}"
+    return ConfigRefused(ConfigFault.BAD_NUMBER, key, message)
 
 
 def _flag(record: Mapping[str, Any], key: str) -> bool:

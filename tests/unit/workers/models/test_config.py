@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.support import requires
 from workers.models.config import (
+    NUMBERS,
     Architecture,
     ConfigFault,
     ConfigRefused,
+    RopeScaling,
     parse_config,
     read_config,
 )
@@ -48,13 +51,72 @@ def test_old_and_new_spellings_of_positions_mean_the_same() -> None:
     assert old.rope_scaling is not None
 
 
+@pytest.mark.parametrize("spare", [{}, {"rope_type": "default"}, SCALED])
+def test_two_spellings_of_positions_that_differ_are_refused(spare: dict[str, Any]) -> None:
+    def both(parameters: object, scaling: object) -> RopeScaling | None:
+        given = {"rope_parameters": parameters, "rope_scaling": scaling}
+        return parse_config(PLAIN | given).rope_scaling
+
+    other = SCALED | {"factor": 4.0}
+    if spare:
+        with pytest.raises(ConfigRefused) as refused:
+            both(spare, other)
+        assert (refused.value.key, refused.value.fault) == (
+            "rope_scaling",
+            ConfigFault.CONTRADICTION,
+        )
+    assert both(spare, spare) == both(spare, None) == both(spare, {}) == both({}, spare)
+
+
+def test_a_base_that_only_one_spelling_has_is_a_contradiction() -> None:
+    given = {"rope_parameters": SCALED | {"rope_theta": 5e5}, "rope_scaling": SCALED}
+    with pytest.raises(ConfigRefused, match="rope_parameters"):
+        parse_config(PLAIN | given)
+    assert parse_config(PLAIN | given | {"rope_theta": 5e5}).rope_theta == 5e5
+
+
+@requires("reference")
+@pytest.mark.parametrize("architecture", Architecture)
+def test_what_a_configuration_leaves_out_is_what_transformers_means(
+    architecture: Architecture,
+) -> None:
+    import transformers
+
+    theirs = getattr(transformers, architecture.value.replace("ForCausalLM", "Config"))()
+    ours = parse_config({"architectures": [architecture.value]})
+    names = [
+        *NUMBERS,
+        "num_key_value_heads",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+    ]
+    assert {n: getattr(ours, n) for n in names} == {n: getattr(theirs, n) for n in names}
+    usual = theirs.hidden_size // theirs.num_attention_heads
+    assert ours.head_dim == getattr(theirs, "head_dim", usual)
+    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+
+
+def test_scaled_positions_start_from_the_whole_context_where_nothing_else_is_said() -> None:
+    scaled = {k: v for k, v in SCALED.items() if k != "original_max_position_embeddings"}
+    read = parse_config(PLAIN | {"rope_scaling": scaled}).rope_scaling
+    assert read is not None
+    assert read.original_max_position_embeddings == 64
+
+
+def test_a_number_that_is_not_there_is_called_missing() -> None:
+    scaled = {k: v for k, v in SCALED.items() if k != "factor"}
+    with pytest.raises(ConfigRefused, match="missing"):
+        parse_config(PLAIN | {"rope_scaling": scaled})
+
+
 def test_an_unknown_option_that_is_off_changes_nothing() -> None:
     assert parse_config(PLAIN | {"use_mrope": False, "of_tomorrow": None}) == parse_config(PLAIN)
 
 
 def test_each_architecture_has_its_norms_and_biases() -> None:
     def parts(name: str, **options: object) -> tuple[bool, bool, bool]:
-        config = parse_config(PLAIN | {"architectures": [name]} | options)
+        heads = {"num_key_value_heads": 4, "head_dim": 8}
+        config = parse_config(PLAIN | heads | {"architectures": [name]} | options)
         return config.has_qkv_bias, config.has_out_bias, config.has_head_norm
 
     assert parts("LlamaForCausalLM") == (False, False, False)
@@ -115,6 +177,6 @@ def test_a_file_that_is_no_object_is_refused(tmp_path: Path, text: str) -> None:
 def test_every_architecture_has_the_family_name_of_transformers(tmp_path: Path) -> None:
     for architecture in Architecture:
         path = tmp_path / "config.json"
-        path.write_text(json.dumps(PLAIN | {"architectures": [architecture.value]}))
+        path.write_text(json.dumps({"architectures": [architecture.value]}))
         assert read_config(path).architecture is architecture
         assert architecture.value.lower().startswith(architecture.model_type)
