@@ -21,7 +21,7 @@ from workers.chores.handling import ChoreFailed, ChoreTools
 from workers.models.check import CheckedModel, Finding, ModelInvalid, check_folder
 from workers.models.folder import file_checksum
 from workers.models.hub import Hub, HubFailed
-from workers.models.sources import MODEL_FILES, fetch_files
+from workers.models.sources import fetch_files, model_files
 
 HUB_FOLDER = "hub"
 """Of VENUS_HOME, where no other folder is set."""
@@ -126,7 +126,7 @@ async def _from_hub(tools: ChoreTools, model: UnreadModel) -> _Gathered:
 async def _store(tools: ChoreTools, model: UnreadModel, folder: Path) -> tuple[StoredFile, ...]:
     """Files of the model's own: what they came from may go away."""
     stored = []
-    for name in MODEL_FILES:
+    for name in model_files(folder):
         path = folder / name
         sha = await asyncio.to_thread(file_checksum, path)
         blob = await tools.blobs.create_from(model_path(model.id, name), path, sha)

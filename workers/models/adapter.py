@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from domain.errors import VenusError
-from workers.models.check import expected_shapes
 from workers.models.config import ModelConfig
 from workers.models.folder import weights_sha
+from workers.models.shapes import expected_shapes
 
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"

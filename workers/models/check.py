@@ -1,7 +1,7 @@
 """Whether a folder is a model that this installation can train and serve; if not, why.
 
-Weights are compared by the names, shapes and types in the file's header: no tensor is loaded, and a
-description that asks for a giant costs nothing.
+Weights are compared by the names, shapes and types in the headers of their files: no tensor is loaded, and
+a description that asks for a giant costs nothing. A tied model's head, where there is one, is read in parts.
 """
 
 import json
@@ -13,10 +13,18 @@ from typing import Any, Final
 
 from safetensors import SafetensorError, safe_open
 
+from domain.model_files import DESCRIPTION_FILES, INDEX_FILE, SHARD, SHARDS_MAX
 from workers.models.chat import read_chat
 from workers.models.config import ConfigRefused, ModelConfig, parse_config
-from workers.models.folder import WEIGHTS_FILE
-from workers.models.sources import DESCRIPTION_FILES, MODEL_FILES
+from workers.models.folder import (
+    EMBEDDING,
+    HEAD,
+    WeightsUnreadable,
+    same_rows,
+    shards_of,
+    weights_file,
+)
+from workers.models.shapes import expected_shapes
 from workers.models.vocab import Vocabulary, read_vocab
 
 DESCRIPTION_BYTES_MAX: Final = 4 << 20
@@ -58,6 +66,15 @@ class ModelInvalid(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Header:
+    """What a file says of a tensor in it."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedModel:
     """What a registry says of a model."""
 
@@ -67,16 +84,21 @@ class CheckedModel:
 
 def check_folder(folder: Path) -> CheckedModel:
     """Read everything but the tensors. Raises ModelInvalid."""
-    missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
+    missing = [name for name in DESCRIPTION_FILES if not (folder / name).is_file()]
+    weights = weights_file(folder)
+    if not weights.is_file():
+        missing.append(weights.name)
     if missing:
-        raise ModelInvalid(
-            [Finding(f"/{name}", "missing_file", "The file is missing.") for name in missing]
-        )
+        raise ModelInvalid([_missing(name) for name in missing])
     records = {name: _record(folder / name) for name in DESCRIPTION_FILES}
     config = _config(records["config.json"])
     vocabulary = _described("vocab.json", lambda: _vocabulary(folder / "vocab.json", config))
     _described("chat.json", lambda: read_chat(folder / "chat.json", vocabulary))
-    return CheckedModel(config.max_position_embeddings, _weights(folder / WEIGHTS_FILE, config))
+    return CheckedModel(config.max_position_embeddings, _weights(weights, config))
+
+
+def _missing(name: str) -> Finding:
+    return Finding(f"/{name}", "missing_file", "The file is missing.")
 
 
 def _record(path: Path) -> dict[str, Any]:
@@ -122,29 +144,77 @@ def _vocabulary(path: Path, config: ModelConfig) -> Vocabulary:
 
 
 def _weights(path: Path, config: ModelConfig) -> int:
-    """Number of parameters of a file that fits the description."""
+    """Number of parameters of one file, or of those of an index, that fit the description."""
     wanted = expected_shapes(config)
-    try:
-        with safe_open(str(path), framework="pt", device="cpu") as file:
-            names = set(file.keys())
-            slices = {name: file.get_slice(name) for name in sorted(names)}
-            found = {n: (tuple(s.get_shape()), str(s.get_dtype())) for n, s in slices.items()}
-    except (SafetensorError, OSError, ValueError) as error:
-        message = f"The file is no safetensors file: {error}"[:300]
-        raise ModelInvalid([Finding(f"/{WEIGHTS_FILE}", "malformed", message)]) from error
-    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    findings = _differences(wanted, found, tied)
+    found = _indexed(path) if path.name == INDEX_FILE else _headers(path)
+    tied = {HEAD} if config.tie_word_embeddings else set()
+    findings = _differences(f"/{path.name}", wanted, found, tied)
+    if not findings and tied & found.keys() and not _is_tied(found):
+        message = f"The model is tied, but {HEAD} is not {EMBEDDING}."
+        hint = f"Leave {HEAD} out, or say tie_word_embeddings false."
+        findings = [Finding(f"/{found[HEAD].path.name}", "untied_head", message, hint)]
     if findings:
         raise ModelInvalid(findings[:LISTED_MAX])
     return sum(math.prod(shape) for name, shape in wanted.items() if name not in tied)
 
 
+def _headers(path: Path) -> dict[str, _Header]:
+    """What a file says of its tensors, by name."""
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            slices = {name: file.get_slice(name) for name in sorted(file.keys())}
+            return {
+                name: _Header(path, tuple(one.get_shape()), str(one.get_dtype()))
+                for name, one in slices.items()
+            }
+    except (SafetensorError, OSError, ValueError) as error:
+        message = f"The file is no safetensors file: {error}"[:300]
+        raise ModelInvalid([Finding(f"/{path.name}", "malformed", message)]) from error
+
+
+def _indexed(index: Path) -> dict[str, _Header]:
+    """The same of all files of an index, which say what it promises."""
+    _record(index)
+    try:
+        shards = shards_of(index)
+    except WeightsUnreadable as error:
+        raise ModelInvalid([Finding(f"/{index.name}", "malformed", str(error)[:300])]) from error
+    names = sorted(shards)
+    foreign = [name for name in names if not SHARD.fullmatch(name)]
+    if foreign or len(names) > SHARDS_MAX:
+        message = f"It names {', '.join(foreign)[:200] or len(names)}."
+        hint = f"At most {SHARDS_MAX} files, called model-00001-of-00002.safetensors and so on."
+        raise ModelInvalid([Finding(f"/{index.name}", "bad_file_name", message, hint)])
+    missing = [_missing(name) for name in names if not index.with_name(name).is_file()]
+    if missing:
+        raise ModelInvalid(missing[:LISTED_MAX])
+    found: dict[str, _Header] = {}
+    for name in names:
+        held = _headers(index.with_name(name))
+        if held.keys() != shards[name]:
+            differing = ", ".join(sorted(held.keys() ^ shards[name])[:3])
+            message = f"{name} and the index disagree about {differing[:200]}."
+            raise ModelInvalid([Finding(f"/{index.name}", "bad_index", message)])
+        found |= held
+    return found
+
+
+def _is_tied(found: Mapping[str, _Header]) -> bool:
+    """Whether the head that is there has the embedding's numbers; both are read in parts."""
+    one, other = found[HEAD], found[EMBEDDING]
+    with (
+        safe_open(str(one.path), framework="pt", device="cpu") as head,
+        safe_open(str(other.path), framework="pt", device="cpu") as embedding,
+    ):
+        return same_rows(head.get_slice(HEAD), embedding.get_slice(EMBEDDING), one.shape[0])
+
+
 def _differences(
+    where: str,
     wanted: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, tuple[tuple[int, ...], str]],
+    found: Mapping[str, _Header],
     optional: set[str],
 ) -> list[Finding]:
-    where = f"/{WEIGHTS_FILE}"
     missing = sorted(wanted.keys() - found.keys() - optional)
     extra = sorted(found.keys() - wanted.keys())
     findings = [
@@ -155,7 +225,7 @@ def _differences(
         for name in extra
     ]
     for name in sorted(wanted.keys() & found.keys()):
-        shape, dtype = found[name]
+        shape, dtype = found[name].shape, found[name].dtype
         if shape != wanted[name]:
             message = f"{name} has the shape {shape}, config.json gives {wanted[name]}."
             findings.append(Finding(where, "bad_shape", message))
@@ -165,40 +235,3 @@ def _differences(
                 Finding(where, "bad_dtype", message, f"Use {', '.join(sorted(DTYPES))}.")
             )
     return findings
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of every tensor of a decoder."""
-    width = config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, width),
-        "model.norm.weight": (width,),
-        "lm_head.weight": (config.vocab_size, width),
-    }
-    for layer in range(config.num_hidden_layers):
-        for name, shape in _layer_shapes(config).items():
-            shapes[f"model.layers.{layer}.{name}"] = shape
-    return shapes
-
-
-def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    width, inner = config.hidden_size, config.intermediate_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "mlp.gate_proj.weight": (inner, width),
-        "mlp.up_proj.weight": (inner, width),
-        "mlp.down_proj.weight": (width, inner),
-        "input_layernorm.weight": (width,),
-        "post_attention_layernorm.weight": (width,),
-        "self_attn.o_proj.weight": (width, config.query_width),
-    }
-    outputs = {"q": config.query_width, "k": config.key_width, "v": config.key_width}
-    for part, rows in outputs.items():
-        shapes[f"self_attn.{part}_proj.weight"] = (rows, width)
-        if config.has_qkv_bias:
-            shapes[f"self_attn.{part}_proj.bias"] = (rows,)
-    if config.has_out_bias:
-        shapes["self_attn.o_proj.bias"] = (width,)
-    if config.has_head_norm:
-        shapes["self_attn.q_norm.weight"] = (config.head_dim,)
-        shapes["self_attn.k_norm.weight"] = (config.head_dim,)
-    return shapes

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
@@ -20,16 +20,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from domain.errors import NotFound, VenusError
+from domain.model_files import INDEX_FILE, WEIGHTS_FILE
 from workers.models.chat import ChatFormat, read_chat
 from workers.models.config import ModelConfig, read_config, write_config
 from workers.models.decoder import Decoder
+from workers.models.shapes import expected_shapes
 from workers.models.vocab import Vocabulary, read_vocab, write_vocab
-
-WEIGHTS_FILE: Final = "model.safetensors"
-"""The name that `transformers` expects too."""
-
-INDEX_FILE: Final = f"{WEIGHTS_FILE}.index.json"
-"""Where each tensor of a model of several weights files lies."""
 
 EMBEDDING: Final = "model.embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
@@ -40,6 +36,10 @@ BUILTIN_ROOT: Final = Path(__file__).parent / "builtin"
 
 CHECKSUM_CHUNK_BYTES: Final = 1 << 20
 """Read size while hashing a file, so that a large file never sits in memory twice."""
+
+
+COMPARED_ROWS: Final = 1024
+"""Of two tables at a time: one of a hundred thousand rows never sits in memory twice."""
 
 
 class WeightsUnreadable(VenusError):
@@ -60,8 +60,13 @@ class ModelFolder:
     @property
     def weights_path(self) -> Path:
         """The safetensors file, or the index of several."""
-        index = self.path / INDEX_FILE
-        return index if index.is_file() else self.path / WEIGHTS_FILE
+        return weights_file(self.path)
+
+
+def weights_file(folder: Path) -> Path:
+    """The safetensors file of a folder; the index of several where there is no such file."""
+    single, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
+    return index if index.is_file() and not single.is_file() else single
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -92,7 +97,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     if not path.name.endswith(".index.json"):
         return load_file(str(path), device="cpu")
     state: dict[str, Tensor] = {}
-    for shard, names in sorted(_shards(path).items()):
+    for shard, names in sorted(shards_of(path).items()):
         try:
             held = load_file(str(path.with_name(shard)), device="cpu")
         except (OSError, SafetensorError) as error:
@@ -104,8 +109,8 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _shards(path: Path) -> dict[str, set[str]]:
-    """Names of the tensors of every file of an index."""
+def shards_of(path: Path) -> dict[str, set[str]]:
+    """Names of the tensors of every file of an index. Raises WeightsUnreadable."""
     try:
         places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         shards: dict[str, set[str]] = {}
@@ -113,22 +118,51 @@ def _shards(path: Path) -> dict[str, set[str]]:
             if Path(shard).name != shard:
                 raise WeightsUnreadable(f"{path.name} leads out of its folder: {shard[:100]}")
             shards.setdefault(shard, set()).add(name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsUnreadable(f"{path.name} is no index of weights: {error}"[:300]) from error
+    if not shards:
+        raise WeightsUnreadable(f"{path.name} names no tensor")
     return shards
 
 
 def tied_state(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state with the head that it means: of a tied model, the embedding.
 
-    Raises WeightsUnreadable for a tied model with a head of its own: one of the two is wrong.
+    Raises WeightsUnreadable for tensors that are not the model's, as the check of a folder does, and for a
+    tied model with a head of its own: one of the two is wrong.
     """
     whole = dict(state)
     if config.tie_word_embeddings and EMBEDDING in whole:
-        head = whole.setdefault(HEAD, whole[EMBEDDING])
-        if not torch.equal(head, whole[EMBEDDING]):
-            raise WeightsUnreadable("the model is tied, but its head is not its embedding")
+        whole.setdefault(HEAD, whole[EMBEDDING])
+    _fits(expected_shapes(config), whole)
+    if config.tie_word_embeddings:
+        head, embedding = whole[HEAD], whole[EMBEDDING]
+        if head is not embedding and not same_rows(head, embedding, len(head)):
+            raise WeightsUnreadable(f"the model is tied, but {HEAD} is not {EMBEDDING}")
+        whole[HEAD] = embedding
     return whole
+
+
+def _fits(wanted: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]) -> None:
+    if wanted.keys() != state.keys():
+        differing = ", ".join(sorted(wanted.keys() ^ state.keys())[:3])
+        raise WeightsUnreadable(f"config.json and the weights disagree about {differing[:300]}")
+    for name, tensor in state.items():
+        if tuple(tensor.shape) != wanted[name]:
+            shape = tuple(tensor.shape)
+            detail = f"{name} has the shape {shape}, config.json gives {wanted[name]}"
+            raise WeightsUnreadable(detail)
+        if not tensor.is_floating_point():
+            raise WeightsUnreadable(f"{name} has the type {tensor.dtype}")
+
+
+def same_rows(one: Tensor | Any, other: Tensor | Any, rows: int) -> bool:
+    """Whether two tables, in memory or in a file, hold the same numbers; both have so many rows."""
+    for first in range(0, rows, COMPARED_ROWS):
+        part = slice(first, first + COMPARED_ROWS)
+        if not torch.equal(one[part].double(), other[part].double()):
+            return False
+    return True
 
 
 def load_decoder(folder: ModelFolder, weights: Path | None = None) -> Decoder:

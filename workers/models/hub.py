@@ -5,7 +5,8 @@
 
 What is there is never fetched again. Fetching needs an address that the installation's operator set;
 it asks `GET URL/api/models/ORG/NAME/revision/REV` for the commit and the names, then
-`GET URL/ORG/NAME/resolve/COMMIT/FILE` for each file of the closed set.
+`GET URL/ORG/NAME/resolve/COMMIT/FILE` for each file of the closed set; weights in several files are those
+that the index names.
 """
 
 import re
@@ -17,6 +18,8 @@ from typing import Final
 import httpx
 
 from domain.errors import VenusError
+from domain.model_files import INDEX_FILE, SHARD, SHARDS_MAX, WEIGHTS_FILE
+from workers.models.folder import WeightsUnreadable, shards_of
 from workers.models.sources import MODEL_FILES
 
 COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
@@ -72,10 +75,7 @@ class Hub:
             partial = home / f".{commit}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            left = self.bytes_max
-            for name in MODEL_FILES:
-                path = f"/{repo}/resolve/{commit}/{name}"
-                left -= await _download(http, path, partial / name, left)
+            await _download_model(http, f"/{repo}/resolve/{commit}", partial, self.bytes_max)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
             partial.rename(folder)
@@ -90,6 +90,24 @@ def local_commit(home: Path, revision: str) -> str | None:
     commit = ref.read_text().strip() if ref.is_file() else revision
     is_here = COMMIT.fullmatch(commit) is not None and (home / "snapshots" / commit).is_dir()
     return commit if is_here else None
+
+
+async def _download_model(http: httpx.AsyncClient, path: str, folder: Path, left: int) -> None:
+    """The files of the closed set; what is missing or wrong is left to the check of the folder."""
+    for name in MODEL_FILES:
+        left -= await _download(http, f"{path}/{name}", folder / name, left)
+    if (folder / WEIGHTS_FILE).is_file():
+        return
+    index = folder / INDEX_FILE
+    left -= await _download(http, f"{path}/{INDEX_FILE}", index, left)
+    try:
+        shards = sorted(shards_of(index))
+    except WeightsUnreadable:
+        return
+    if len(shards) > SHARDS_MAX:
+        return
+    for name in filter(SHARD.fullmatch, shards):
+        left -= await _download(http, f"{path}/{name}", folder / name, left)
 
 
 async def _download(http: httpx.AsyncClient, path: str, target: Path, left: int) -> int:

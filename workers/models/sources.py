@@ -10,14 +10,14 @@ from typing import Final
 
 from domain.errors import NotFound
 from domain.ids import AttemptId
+from domain.model_files import DESCRIPTION_FILES, INDEX_FILE, WEIGHTS_FILE, is_model_file
 from stores.blobs import Blobs
 from stores.system import assets
 from stores.unit_of_work import Database, Fence
-from workers.models.folder import WEIGHTS_FILE, builtin_names, builtin_path
+from workers.models.folder import builtin_names, builtin_path, shards_of, weights_file
 
-DESCRIPTION_FILES: Final = ("config.json", "vocab.json", "chat.json")
 MODEL_FILES: Final = (*DESCRIPTION_FILES, WEIGHTS_FILE)
-"""The closed set of names of a model folder."""
+"""Of a folder whose weights are one file, as checkpoints have them."""
 
 
 async def base_folder(
@@ -50,10 +50,17 @@ async def fetch_files(
     """Copy the files of a model folder; others of a checkpoint stay where they are."""
     found = {}
     for file in files:
-        if file.name in MODEL_FILES:
+        if is_model_file(file.name):
             await blobs.fetch(file.uri, target / file.name, file.sha)
             found[file.name] = target / file.name
     return found
+
+
+def model_files(folder: Path) -> tuple[str, ...]:
+    """Names of the files that a checked model folder consists of; others in it are nobody's."""
+    weights = weights_file(folder)
+    parts = sorted(shards_of(weights)) if weights.name == INDEX_FILE else []
+    return (*DESCRIPTION_FILES, weights.name, *parts)
 
 
 def _make_anew(folder: Path) -> None:

@@ -10,7 +10,6 @@ from safetensors import SafetensorError
 from domain.engine import Refusal, SyncFailed, WeightKind, WeightRef
 from workers.models.adapter import WEIGHTS_FILE as ADAPTER_FILE
 from workers.models.adapter import AdapterFault, AdapterRefused, read_adapter
-from workers.models.check import expected_shapes
 from workers.models.config import ModelConfig
 from workers.models.folder import (
     HEAD,
@@ -20,6 +19,7 @@ from workers.models.folder import (
     tied_state,
     weights_sha,
 )
+from workers.models.shapes import expected_shapes
 from workers.rollout.embedded.adapters import pack_adapter
 from workers.rollout.embedded.packing import PackedModel, pack
 from workers.rollout.embedded.shelf import LoadedAdapter

@@ -1,5 +1,6 @@
 """Hub revisions: local copies first, fetched only where an address is set, names never leave."""
 
+import json
 from pathlib import Path
 
 import httpx
@@ -66,3 +67,23 @@ async def test_a_file_that_the_repository_lacks_is_left_to_the_check(tmp_path: P
     hub = Hub(tmp_path, "http://hub", 1 << 30, served([], lacks="chat.json"))
     folder, _ = await hub.snapshot("acme/tiny", "main")
     assert not (folder / "chat.json").exists()
+
+
+async def test_weights_in_several_files_are_fetched_by_their_index(tmp_path: Path) -> None:
+    shards = {f"model-0000{n}-of-00002.safetensors": str(n).encode() for n in (1, 2)}
+    places = {name: name for name in (*shards, "other.bin")}
+    index = json.dumps({"weight_map": places}).encode()
+    files = {"model.safetensors.index.json": index, **shards}
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        name = request.url.path.rpartition("/")[2]
+        asked.append(name)
+        if name == "main":
+            return httpx.Response(200, json={"sha": COMMIT})
+        return httpx.Response(200, content=files[name]) if name in files else httpx.Response(404)
+
+    hub = Hub(tmp_path, "http://hub", 1 << 30, httpx.MockTransport(answer))
+    folder, _ = await hub.snapshot("acme/tiny", "main")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    assert "other.bin" not in asked

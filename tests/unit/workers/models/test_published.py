@@ -1,17 +1,21 @@
 """Folders that `transformers` wrote: our decoder gives its log-probabilities."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from domain.model_files import INDEX_FILE, WEIGHTS_FILE
 from tests.support import requires
 from tests.support.engines import reference_logprobs
 from tests.support.published_models import KINDS, published, published_logprobs
-from workers.models.check import check_folder, expected_shapes
+from workers.models.check import ModelInvalid, check_folder
 from workers.models.config import Architecture, read_config, write_config
 from workers.models.folder import (
-    INDEX_FILE,
+    EMBEDDING,
+    HEAD,
     WeightsUnreadable,
     load_decoder,
     load_weights,
@@ -20,6 +24,8 @@ from workers.models.folder import (
     save_weights,
     tied_state,
 )
+from workers.models.shapes import expected_shapes
+from workers.models.sources import MODEL_FILES, model_files
 
 pytestmark = requires("reference")
 
@@ -87,9 +93,87 @@ def test_a_missing_foreign_or_escaping_part_is_refused(tmp_path: Path) -> None:
     index.write_text(written.replace(part.name, f"../{part.name}"))
     with pytest.raises(WeightsUnreadable, match="leads out"):
         load_weights(index)
-    index.write_text("{}")
-    with pytest.raises(WeightsUnreadable, match="no index"):
-        load_weights(index)
+    for text, cause in (("{}", "no index"), ('{"weight_map": {}}', "no tensor")):
+        index.write_text(text)
+        with pytest.raises(WeightsUnreadable, match=cause):
+            load_weights(index)
+
+
+def test_one_weights_file_is_read_before_an_index_beside_it(tmp_path: Path) -> None:
+    published("qwen3", tmp_path, is_sharded=True)
+    model = published("qwen3", tmp_path / "newer", seed=1)
+    shutil.copy(tmp_path / "newer" / WEIGHTS_FILE, tmp_path)
+    ours = reference_logprobs(load_decoder(read_folder(tmp_path)), IDS)
+    assert torch.allclose(ours, published_logprobs(model, IDS), atol=1e-5, rtol=0)
+    assert model_files(tmp_path) == MODEL_FILES
+
+
+def findings_of(folder: Path) -> set[tuple[str, str]]:
+    """Pointer and code of what the check of a folder finds."""
+    try:
+        check_folder(folder)
+    except ModelInvalid as invalid:
+        return {(one.pointer, one.code) for one in invalid.findings}
+    return set()
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_the_check_takes_a_folder_that_the_engine_reads(tmp_path: Path, is_sharded: bool) -> None:
+    published("qwen3-tied", tmp_path, is_sharded=is_sharded)
+    one = published("qwen3-tied", tmp_path / "one")
+    assert check_folder(tmp_path).parameters == one.num_parameters()
+    assert set(model_files(tmp_path)) | {"generation_config.json", "one"} == {
+        path.name for path in tmp_path.iterdir()
+    }
+
+
+def test_the_check_names_what_an_index_promises_in_vain(tmp_path: Path) -> None:
+    published("qwen2", tmp_path, is_sharded=True)
+    index = tmp_path / INDEX_FILE
+    part = sorted(tmp_path.glob("model-*.safetensors"))[0]
+    held, written = part.read_bytes(), index.read_text()
+    part.unlink()
+    assert findings_of(tmp_path) == {(f"/{part.name}", "missing_file")}
+    save_weights({"other": torch.ones(1)}, part)
+    assert findings_of(tmp_path) == {(f"/{INDEX_FILE}", "bad_index")}
+    part.write_bytes(held[:50])
+    assert findings_of(tmp_path) == {(f"/{part.name}", "malformed")}
+    part.write_bytes(held)
+    for text, code in (
+        ('{"weight_map": {}}', "malformed"),
+        (written.replace(part.name, "weights.safetensors"), "bad_file_name"),
+        (written.replace(part.name, f"../{part.name}"), "malformed"),
+    ):
+        index.write_text(text)
+        assert findings_of(tmp_path) == {(f"/{INDEX_FILE}", code)}
+
+
+@pytest.mark.parametrize(
+    ("code", "change"),
+    [
+        ("untied_head", lambda state, table: state | {HEAD: table + 1e-3}),
+        ("unknown_tensor", lambda state, table: state | {"other": table}),
+        ("missing_tensor", lambda state, table: {EMBEDDING: table}),
+        ("bad_shape", lambda state, table: state | {EMBEDDING: table[:3]}),
+        ("bad_dtype", lambda state, table: state | {"model.norm.weight": torch.ones(32).to(int)}),
+    ],
+)
+def test_check_and_decoder_agree_about_weights_that_are_not_the_models(
+    tmp_path: Path,
+    code: str,
+    change: Callable[[dict[str, torch.Tensor], torch.Tensor], dict[str, torch.Tensor]],
+) -> None:
+    published("llama-tied", tmp_path)
+    folder = read_folder(tmp_path)
+    state = load_weights(folder.weights_path)
+    table = state[EMBEDDING]
+    save_weights({**state, HEAD: table.clone()}, folder.weights_path)
+    assert findings_of(tmp_path) == set()
+    load_decoder(folder)
+    save_weights(change(state, table), folder.weights_path)
+    assert code in {found for _, found in findings_of(tmp_path)}
+    with pytest.raises(WeightsUnreadable):
+        load_decoder(folder)
 
 
 def test_a_tied_model_with_a_head_of_its_own_is_refused(tmp_path: Path) -> None:
