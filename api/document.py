@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from api.bodies import ARCHIVES
 from api.examples import add_examples
 from api.problems import CODES, MEDIA_TYPE
+from domain.model_files import DESCRIPTION_FILES, INDEX_FILE, SHARD, WEIGHTS_FILE
 from venusrl.models.common import ProblemDocument
 from venusrl.models.job_spec import JobSpec
 from venusrl.models.jobs import Event
@@ -27,18 +28,18 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/metrics", "/v1/jobs/schema"})
 BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
-MODEL_FILES: Final = ("config.json", "vocab.json", "chat.json", "model.safetensors")
-
 MODEL_BODY: Final[Json] = {
     "application/json": {"schema": {"$ref": "#/components/schemas/ModelCreate"}},
     "multipart/form-data": {
         "schema": {
             "type": "object",
-            "required": ["name", *MODEL_FILES],
+            "required": ["name", *DESCRIPTION_FILES],
             "properties": {
                 "name": {"type": "string", "pattern": "^[a-z][a-z0-9._-]{0,62}$"},
-                **dict.fromkeys(MODEL_FILES, BINARY["schema"]),
+                **dict.fromkeys((*DESCRIPTION_FILES, WEIGHTS_FILE, INDEX_FILE), BINARY["schema"]),
             },
+            "patternProperties": {f"^{SHARD.pattern}$": BINARY["schema"]},
+            "anyOf": [{"required": [WEIGHTS_FILE]}, {"required": [INDEX_FILE]}],
             "additionalProperties": False,
         }
     },

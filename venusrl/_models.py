@@ -1,5 +1,6 @@
 """Models: built in, uploaded from a folder, from a checkpoint or a hub revision."""
 
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,8 +15,12 @@ from venusrl.models.models import ModelInfo
 
 MODELS = "/v1/models"
 
-FILES: Final = ("config.json", "vocab.json", "chat.json", "model.safetensors")
-"""A model folder: configuration, vocabulary, chat format, weights."""
+FILES: Final = ("config.json", "vocab.json", "chat.json")
+"""A model folder: configuration, vocabulary, chat format, and weights."""
+
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = f"{WEIGHTS}.index.json"
+"""Where there is no single file of weights: which of several has which tensor."""
 
 IMPORT_WAIT_S: Final = 300.0
 """A chore copies and checks the files, on a machine whose cores may all train."""
@@ -91,7 +96,21 @@ class AsyncModels:
 
 
 def _content_of(name: str, folder: Path) -> Upload:
-    missing = [file for file in FILES if not (folder / file).is_file()]
+    is_sharded = (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file()
+    files = [*FILES, *(_sharded(folder / INDEX) if is_sharded else [WEIGHTS])]
+    missing = [file for file in files if not (folder / file).is_file()]
     if missing:
         raise UploadUnreadable(f"{folder} is no model folder: it lacks {', '.join(missing)}")
-    return multipart({"name": name}, {file: folder / file for file in FILES})
+    return multipart({"name": name}, {file: folder / file for file in files})
+
+
+def _sharded(index: Path) -> list[str]:
+    """The index and the files beside it that it names."""
+    try:
+        shards = sorted({str(one) for one in json.loads(index.read_text())["weight_map"].values()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UploadUnreadable(f"{index} is no index of weights: {error}"[:300]) from error
+    outside = [one for one in shards if Path(one).name != one]
+    if outside:
+        raise UploadUnreadable(f"{index} leads out of its folder: {outside[0][:100]}")
+    return [INDEX, *shards]

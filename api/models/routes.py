@@ -68,10 +68,10 @@ async def _upload(
     try:
         answer = await run_once(gateway, once, lambda c: service.create(c, gateway, caller, new))
     except Problem:
-        await service.remove(gateway, id)
+        await service.remove(gateway, id, shas)
         raise
     if "idempotent-replayed" in answer.headers:
-        await service.remove(gateway, id)
+        await service.remove(gateway, id, shas)
     return answer
 
 
@@ -98,6 +98,6 @@ async def get_model(name: ModelPath, caller: CallerDep, gateway: GatewayDep) -> 
 async def delete_model(name: ModelPath, caller: Developer, gateway: GatewayDep) -> Response:
     """Delete a model of the project and its files; 409 while a job that has not ended needs it."""
     async with gateway.database.begin() as connection:
-        id = await service.delete(connection, caller, name)
-    await service.remove(gateway, id)
+        row = await service.delete(connection, caller, name)
+    await service.remove(gateway, row.id, [one["name"] for one in row.files])
     return Response(status_code=204)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from api.auth.caller import Caller, ProjectCaller
@@ -12,6 +12,7 @@ from api.system.registry import info_of
 from api.system.registry import models as builtin
 from api.uploads import Form, Plan
 from domain.errors import PayloadUnreadable
+from domain.model_files import DESCRIPTION_FILES, INDEX_FILE, SHARD, SHARDS_MAX, WEIGHTS_FILE
 from infra.names import IMPORT_MODEL, model_path
 from stores import checkpoints
 from stores import models as store
@@ -23,9 +24,6 @@ from venusrl.models.checkpoints import BaseModelInfo, File
 from venusrl.models.common import Page
 from venusrl.models.models import FromHub, ModelCreate, ModelInfo
 
-FILES: Final = ("config.json", "vocab.json", "chat.json", "model.safetensors")
-"""Names of an uploaded model's files, all of them needed."""
-
 CHECKPOINT_PREFIX: Final = "ckpt_"
 """A base with this prefix is a checkpoint, used as a model."""
 
@@ -34,9 +32,10 @@ NAME: Final = re.compile(r"[a-z][a-z0-9._-]{0,62}")
 
 def upload_plan(gateway: Gateway) -> Plan:
     """What a model upload may hold."""
-    names = re.compile("|".join(re.escape(name) for name in FILES))
+    whole = (*DESCRIPTION_FILES, WEIGHTS_FILE, INDEX_FILE)
+    names = re.compile("|".join([*map(re.escape, whole), SHARD.pattern]))
     limit = gateway.settings.limits.asset_bytes
-    return Plan(names, len(FILES), limit, frozenset({"name"}), "The model")
+    return Plan(names, len(whole) + SHARDS_MAX, limit, frozenset({"name"}), "The model")
 
 
 def builtin_info(model: BaseModelInfo) -> ModelInfo:
@@ -129,8 +128,8 @@ def check_upload(form: Form) -> str:
         findings.append(Finding("/name", "bad_name", message))
     findings += [
         Finding(f"/{file}", "missing_file", "The upload lacks this file.")
-        for file in FILES
-        if file not in form.files
+        for file in (*DESCRIPTION_FILES, WEIGHTS_FILE)
+        if file not in form.files and not (file == WEIGHTS_FILE and INDEX_FILE in form.files)
     ]
     if findings:
         raise invalid(findings, "The upload is no model.")
@@ -146,9 +145,9 @@ async def store_upload(gateway: Gateway, model_id: str, form: Form) -> list[dict
     return stored
 
 
-async def remove(gateway: Gateway, model_id: str) -> None:
+async def remove(gateway: Gateway, model_id: str, names: Iterable[str]) -> None:
     """Delete the objects of a model that no row names any more."""
-    for name in FILES:
+    for name in sorted({*DESCRIPTION_FILES, WEIGHTS_FILE, *names}):
         await gateway.blobs.delete(model_path(model_id, name))
 
 
@@ -193,14 +192,14 @@ def _unknown_checkpoint(checkpoint: str) -> Finding:
     return Finding("/source/checkpoint", "unknown_checkpoint", message)
 
 
-async def delete(connection: AsyncConnection, caller: ProjectCaller, named: str) -> str:
-    """Delete a model and return its id. Raises 404, or 409 while a job needs it."""
+async def delete(connection: AsyncConnection, caller: ProjectCaller, named: str) -> Any:
+    """Delete a model and return its row. Raises 404, or 409 while a job needs it."""
     row = await need(connection, caller.project_id, named, lock=True)
     job = await store.job_using(connection, caller.project_id, row.ref)
     if job is not None:
         raise conflict(f"The job {job} starts from this model and has not ended.", "in_use")
     await store.delete(connection, caller.project_id, row.id)
-    return str(row.id)
+    return row
 
 
 async def bases(

@@ -9,13 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
+from domain.model_files import INDEX_FILE, WEIGHTS_FILE
 from infra.names import IMPORT_MODEL
 from stores import tables as t
 from tests.integration.api.chores import do_chores
 from tests.integration.api.world import SPEC, Tenant, World, installation
 from venusrl.client import Conflict, Invalid, ModelInvalid, NotFound
 from venusrl.models.models import ModelInfo
-from workers.models.folder import builtin_path
+from workers.models.folder import builtin_path, load_weights, save_weights
 
 TINY = builtin_path("tiny-calc")
 FILES = ("config.json", "vocab.json", "chat.json", "model.safetensors")
@@ -77,6 +78,30 @@ def test_a_model_that_a_job_needs_is_not_deleted(
         path for path in (world.settings.home / "objects" / "models").rglob("*") if path.is_file()
     ]
     assert left == []
+
+
+def test_a_folder_of_several_weights_files_becomes_a_model(
+    world: World, tenant: Tenant, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sharded"
+    shutil.copytree(TINY, folder)
+    state = load_weights(folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).unlink()
+    places = {}
+    for n, name in enumerate(sorted(state), 1):
+        places[name] = f"model-{n:05}-of-{len(state):05}.safetensors"
+        save_weights({name: state[name]}, folder / places[name])
+    (folder / INDEX_FILE).write_text(json.dumps({"weight_map": places}))
+    with tenant.sdk() as client:
+        model = client.models.upload("sharded", folder, wait_s=None)
+    model = imported(world, model, tenant)
+    assert model.state == "ready", model.findings
+    assert {one.name for one in model.files} == {path.name for path in folder.iterdir()}
+    with tenant.sdk() as client:
+        assert model.parameters == client.models.get("tiny-calc").parameters
+        client.models.delete("sharded")
+    objects = world.settings.home / "objects" / "models"
+    assert [path for path in objects.rglob("*") if path.is_file()] == []
 
 
 def test_near_names_are_shown_for_an_unknown_base(tenant: Tenant, uploaded: ModelInfo) -> None:
