@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from domain.engine import PAGE_TOKENS
 from domain.plan import TenantShare
 from infra.tenants import tenant_shares
 
@@ -39,7 +40,6 @@ class Limits:
     """What an engine host and a node hold at most; `small` makes pressure appear within seconds."""
 
     context_tokens: int = 512
-    kv_page_tokens: int = 16
     kv_pages: int = 4096
     kv_host_pages: int = 0
     """Of an engine, in its host's memory; 0: what leaves the device is computed anew."""
@@ -178,6 +178,7 @@ class Settings:
         home = Path(source.get("VENUS_HOME") or ".venus").absolute()
         profile = _read(source, "VENUS_PROFILE", Profile, Profile.NORMAL)
         is_small = profile is Profile.SMALL
+        _read(source, PAGE_TOKENS_VARIABLE, _page_tokens, PAGE_TOKENS)
         return cls(
             home=home,
             database_url=source.get("DATABASE_URL", ""),
@@ -213,9 +214,11 @@ class Settings:
         )
 
 
+PAGE_TOKENS_VARIABLE: Final = "VENUS_KV_PAGE_TOKENS"
+"""Was a setting that no engine followed; whoever still has it learns whether that matters."""
+
 LIMIT_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_CONTEXT_TOKENS": "context_tokens",
-    "VENUS_KV_PAGE_TOKENS": "kv_page_tokens",
     "VENUS_KV_PAGES": "kv_pages",
     "VENUS_ENGINE_SLOTS": "engine_slots",
     "VENUS_SANDBOXES": "sandboxes",
@@ -313,6 +316,12 @@ def _secret_keys(text: str) -> tuple[bytes, ...]:
         return tuple(secret_key(one) for one in _words(text))
     except ValueError as error:
         raise BadSettingError(f"VENUS_SECRET_KEY: {error}; several are split by commas") from None
+
+
+def _page_tokens(text: str) -> int:
+    if (number := int(text)) != PAGE_TOKENS:
+        raise ValueError(f"a KV page has {PAGE_TOKENS} tokens, which is no setting any more")
+    return number
 
 
 def _words(text: str) -> tuple[str, ...]:

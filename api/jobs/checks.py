@@ -8,6 +8,7 @@ from api.jobs.resolution import MAX_STEPS_DEFAULT, context_of, limits_of, put_at
 from api.jobs.sources import check_datasets
 from api.jobs.uses import PlacedUse, check_uses, uses_of
 from api.problems import near_names
+from domain.engine import PAGE_TOKENS
 from venusrl.models.checkpoints import BaseModelInfo
 from venusrl.models.job_spec import JobSpec
 from venusrl.models.spec_rollout import Evaluation
@@ -88,7 +89,7 @@ def _check_engine(
 ) -> None:
     limits = around.settings.limits
     context, _ = context_of(spec, model, around.settings)
-    held = min(limits.context_tokens, limits.kv_pages * limits.kv_page_tokens)
+    held = min(limits.context_tokens, limits.kv_pages * PAGE_TOKENS)
     if context > held:
         message = f"An engine of this installation holds {held} tokens of one rollout."
         hint = f"Use {held} or less; VENUS_CONTEXT_TOKENS and VENUS_KV_PAGES bound it."

@@ -79,7 +79,7 @@ def sizes_of(settings: Settings, told: EngineSizes | None) -> tuple[int, int]:
     if told is not None:
         return told.slots, told.kv_pages * PAGE_TOKENS
     limits = settings.limits
-    return limits.engine_slots, limits.kv_pages * limits.kv_page_tokens
+    return limits.engine_slots, limits.kv_pages * PAGE_TOKENS
 
 
 async def _group(tools: ChoreTools, members: Sequence[KeptRollout]) -> RecordedGroup:

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from domain import engine
 from infra.settings import VARIABLES, BadSettingError, Intervals, Profile, Settings
+from workers.rollout.embedded import arena
+from workers.rollout.embedded.pages import nodes
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
@@ -33,6 +36,11 @@ def test_pool_children_keep_every_host_and_a_spare() -> None:
     assert pool.children == 3 + 1 + 1 + 1
 
 
+def test_a_page_has_the_tokens_that_it_always_had() -> None:
+    assert Settings.from_env({"VENUS_KV_PAGE_TOKENS": "16"}) == Settings.from_env({})
+    assert arena.PAGE_TOKENS == nodes.PAGE_TOKENS == engine.PAGE_TOKENS
+
+
 @pytest.mark.parametrize("variable", ["VENUS_KV_HOST_PAGES", "VENUS_KV_DISK_PAGES"])
 def test_an_outer_tier_may_have_no_page(variable: str) -> None:
     limits = Settings.from_env({variable: "0"}).limits
@@ -46,6 +54,7 @@ def test_an_outer_tier_may_have_no_page(variable: str) -> None:
     [
         ("VENUS_PROFILE", "tiny"),
         ("VENUS_KV_PAGES", "0"),
+        ("VENUS_KV_PAGE_TOKENS", "32"),
         ("VENUS_API_PORT", "eighty"),
         ("VENUS_API_PORT", "65536"),
         ("VENUS_POOL_ENGINES", "-1"),
