@@ -23,6 +23,12 @@ RequestId = NewType("RequestId", str)
 PAGE_TOKENS: Final = 16
 """Tokens that one page stands for in what the embedded engine reports."""
 
+TEMPERATURE_MIN: Final = 1e-4
+"""Above 0, the least: logits divided by less leave what float32 holds."""
+
+TOP_P_MIN: Final = 1e-4
+"""The least: float32, in which engines sample, still tells it from 0."""
+
 PROBE_TOLERANCE: Final = 1e-3
 """Largest |delta log p| of a probe. Kernels differ by 1e-4 at most (measured); a wrong tensor by more."""
 
@@ -129,8 +135,9 @@ class Sampling:
     """How tokens are drawn. Temperature 0 is greedy, its log-probabilities are those of the model.
 
     Otherwise log-probabilities are those of the distribution really sampled: after temperature and
-    top-p. `stop` are strings looked for in the sampled text; they stay part of the ids. Equal seeds
-    and equal prompts give equal ids, whatever else the engine runs beside them.
+    top-p, neither below its least value (`TEMPERATURE_MIN`, `TOP_P_MIN`). `stop` are strings looked for
+    in the sampled text; they stay part of the ids. Equal seeds and equal prompts give equal ids, whatever
+    else the engine runs beside them.
     """
 
     max_tokens: int

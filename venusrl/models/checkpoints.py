@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from venusrl.models._base import Answer, Wire
+from venusrl.models.common import Temperature
 
 
 class File(Answer):
@@ -97,7 +98,7 @@ class GenerateRequest(Wire):
     messages: Annotated[list[AskedMessage], Field(min_length=1, max_length=64)] | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=32)] = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=512)] = 64
-    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    temperature: Temperature = 0.0
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
     @model_validator(mode="after")

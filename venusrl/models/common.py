@@ -1,8 +1,8 @@
 """Shared wire records: pages, problems, findings."""
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from venusrl.models._base import Answer
 
@@ -10,6 +10,33 @@ T = TypeVar("T")
 
 Id = Annotated[str, Field(max_length=100, pattern=r"^[a-z]{1,10}_[0-9a-z_]{1,80}$")]
 """Id of an object in a request."""
+
+TEMPERATURE_MIN: Final = 1e-4
+"""Above 0, the least that engines compute with."""
+
+TOP_P_MIN: Final = 1e-4
+"""The least that engines tell from 0."""
+
+
+def _warm_or_greedy(temperature: float) -> float:
+    if 0.0 < temperature < TEMPERATURE_MIN:
+        raise ValueError(f"it is 0 (greedy) or at least {TEMPERATURE_MIN}")
+    return temperature
+
+
+Temperature = Annotated[
+    float,
+    Field(
+        ge=0.0,
+        le=10.0,
+        json_schema_extra={"anyOf": [{"const": 0.0}, {"minimum": TEMPERATURE_MIN}]},
+    ),
+    AfterValidator(_warm_or_greedy),
+]
+"""0 is greedy."""
+
+TopP = Annotated[float, Field(ge=TOP_P_MIN, le=1.0)]
+"""Nucleus."""
 
 
 class Page(Answer, Generic[T]):

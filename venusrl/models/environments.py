@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from venusrl.models._base import Answer, Wire
-from venusrl.models.common import Finding, Id
+from venusrl.models.common import Finding, Id, Temperature
 
 
 class Dependencies(Answer):
@@ -60,7 +60,7 @@ class EnvironmentTest(Wire):
     """Cases or tasks that are played, the first ones of the split."""
     checkpoint: Id | None = None
     """Plays the split's tasks; without one the package's cases say what is answered."""
-    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
+    temperature: Temperature = 1.0
     max_tokens: Annotated[int, Field(ge=1, le=512)] = 128
     """Of one turn."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

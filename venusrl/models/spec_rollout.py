@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from venusrl.models.common import TEMPERATURE_MIN, Temperature, TopP
 from venusrl.models.spec_base import (
     Auto,
     EnvironmentName,
@@ -142,9 +143,9 @@ Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Fie
 class Sampling(SpecPart):
     """How tokens are sampled."""
 
-    temperature: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    temperature: Annotated[float, Field(ge=TEMPERATURE_MIN, le=10.0)] = 1.0
     """Above 0: an answer without chance cannot be learned from."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_p: TopP = 1.0
     """Nucleus."""
     max_tokens_per_turn: PositiveInt = 2048
     """Tokens of one answer at most; the context's end comes first where it is nearer."""
@@ -185,9 +186,9 @@ class RolloutUse(SpecPart):
 class EvaluationSampling(SpecPart):
     """What differs from training's sampling."""
 
-    temperature: Annotated[float, Field(ge=0.0, le=10.0)] | None = None
+    temperature: Temperature | None = None
     """0 is greedy."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    top_p: TopP | None = None
     """Nucleus."""
     max_tokens_per_turn: PositiveInt | None = None
     """Tokens of one answer at most."""

@@ -4,7 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from domain.engine import EngineRefused, GenRequest, Refusal, Sampling
+from domain.engine import (
+    TEMPERATURE_MIN,
+    TOP_P_MIN,
+    EngineRefused,
+    GenRequest,
+    Refusal,
+    Sampling,
+)
 
 STOP_STRINGS_MAX: Final = 16
 """Each is looked for after every token of a request that has any."""
@@ -34,10 +41,13 @@ def _check_ids(ids: Sequence[int], vocab_size: int, what: str) -> None:
 
 
 def _check_sampling(sampling: Sampling) -> None:
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0.0):
-        raise EngineRefused(Refusal.BAD_SAMPLING, f"temperature is {sampling.temperature}")
-    if not 0.0 < sampling.top_p <= 1.0:
-        raise EngineRefused(Refusal.BAD_SAMPLING, f"top_p is {sampling.top_p}")
+    temperature, top_p = sampling.temperature, sampling.top_p
+    if temperature != 0.0 and not TEMPERATURE_MIN <= temperature < math.inf:
+        detail = f"temperature is {temperature}, neither 0 nor {TEMPERATURE_MIN} or more"
+        raise EngineRefused(Refusal.BAD_SAMPLING, detail)
+    if not TOP_P_MIN <= top_p <= 1.0:
+        detail = f"top_p is {top_p}, not {TOP_P_MIN} to 1"
+        raise EngineRefused(Refusal.BAD_SAMPLING, detail)
     if len(sampling.stop) > STOP_STRINGS_MAX or "" in sampling.stop:
         raise EngineRefused(Refusal.BAD_SAMPLING, "stop strings are empty or too many")
     if not 0 <= sampling.seed < 2**63:

@@ -10,9 +10,11 @@ import pytest
 from api.jobs.hints import fields_at
 from api.jobs.validation import Outcome, Surroundings, unstorable, validate
 from api.system.registry import models
+from domain import engine
 from domain.plan import Order
 from infra.settings import Settings
 from scheduler.spec import read_spec
+from venusrl.models import common
 from venusrl.models.job_spec import JobSpec
 from workers.rollout.job_spec import read_spec as read_for_rollouts
 from workers.trainer.config import read_spec as read_for_training
@@ -99,6 +101,29 @@ def test_an_evaluation_on_the_training_split_is_flagged() -> None:
     outcome = look(evaluation={"split": "train"})
     assert [(one.code, one.severity) for one in outcome.findings] == [("not_held_out", "warning")]
     assert outcome.spec is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        (("rollout", "sampling"), "temperature", 1e-39),
+        (("rollout", "sampling"), "top_p", 1e-46),
+        (("evaluation", "sampling"), "temperature", 1e-320),
+        (("evaluation", "sampling"), "top_p", 1e-46),
+    ],
+)
+def test_a_number_that_no_engine_samples_with_is_a_finding(
+    path: tuple[str, str], name: str, value: float
+) -> None:
+    outcome = look(**{path[0]: {path[1]: {name: value}}})
+    pointer = f"/{path[0]}/{path[1]}/{name}"
+    assert pointer in {one.pointer for one in outcome.findings if one.severity == "error"}
+
+
+def test_engine_and_wire_agree_about_the_least_temperature_and_nucleus() -> None:
+    assert (common.TEMPERATURE_MIN, common.TOP_P_MIN) == (engine.TEMPERATURE_MIN, engine.TOP_P_MIN)
+    for name, fits in (("temperature", 0.0), ("temperature", 1e-4), ("top_p", 1e-4)):
+        assert look(evaluation={"sampling": {name: fits}}).findings == look().findings
 
 
 def test_a_normalised_spec_is_its_own_normal_form() -> None:
