@@ -1,5 +1,6 @@
 """Reading weights for an update: everything is checked before a running engine is touched."""
 
+import os
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -36,9 +37,16 @@ REFUSALS: Final = {
 
 
 def local_path(uri: str) -> Path:
-    """The path behind a `file:` URI or a plain path."""
-    parts = urlsplit(uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else Path(uri)
+    """The path behind a `file:` URI or a plain path. Raises `SyncFailed` for text that names no file."""
+    try:
+        parts = urlsplit(uri)
+        path = Path(unquote(parts.path)) if parts.scheme == "file" else Path(uri)
+        named = os.fsencode(path)
+    except ValueError as error:
+        raise SyncFailed(Refusal.UNREADABLE, f"{uri[:100]!r} is no path: {error}") from error
+    if b"\0" in named:
+        raise SyncFailed(Refusal.UNREADABLE, f"{uri[:100]!r} is no path")
+    return path
 
 
 def read_weights(

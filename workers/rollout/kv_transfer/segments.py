@@ -58,6 +58,8 @@ class Segment:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise KvRefused(KvFailure.GONE, str(error)) from error
+        except ValueError as error:
+            raise KvRefused(KvFailure.MALFORMED, f"{path[:100]!r} is no path: {error}") from error
         try:
             _check(descriptor, size)
         except BaseException:

@@ -32,6 +32,9 @@ RANGE_BYTES_MAX: Final = 8 * 1024 * 1024
 CONNECTIONS_MAX: Final = 64
 """Targets at once; more are told to come later, and compute instead."""
 
+DIGITS_MAX: Final = 18
+"""Of a hop, a time or a place in the pages: each fits 64 bits."""
+
 METRICS_PATH: Final = "/metrics"
 
 PROOF_HEADER: Final = "x-kv-proof"
@@ -132,9 +135,10 @@ class KvServer:
     async def _app(self, scope: Scope, receive: object, send: Send) -> None:
         del receive
         assert scope["type"] == "http"
-        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        # Any bytes may come; as latin-1 each is one character, and none of them is a digit by surprise.
+        headers = {_text(name): _text(value) for name, value in scope["headers"]}
         try:
-            answer = await self._answer(scope["method"], scope["raw_path"].decode(), headers)
+            answer = await self._answer(scope["method"], _text(scope["raw_path"]), headers)
         except KvRefused as refused:
             status = _STATUS.get(refused.reason, HTTPStatus.NOT_FOUND)
             answer = Answer(status, to_json(Refused(refused.reason, str(refused))), {})
@@ -159,13 +163,13 @@ class KvServer:
         return Answer(HTTPStatus.OK, body, {PROOF_HEADER: sign_answer(key, body)})
 
     def _admit(self, asked: Asked, method: str, path: str, headers: Mapping[str, str]) -> bytes:
-        expires = headers.get(EXPIRES_HEADER, "")
-        if not expires.isdigit():
+        if EXPIRES_HEADER not in headers:
             raise KvRefused(KvFailure.FORBIDDEN, "no proof")
-        key = access_key(self._data_key, asked.rollout_id, asked.hop, int(expires))
+        expires = _whole(headers[EXPIRES_HEADER])
+        key = access_key(self._data_key, asked.rollout_id, asked.hop, expires)
         if not matches(headers.get(PROOF_HEADER, ""), sign_request(key, method, path)):
             raise KvRefused(KvFailure.FORBIDDEN, "the proof is of another placement")
-        if self._now() >= int(expires):
+        if self._now() >= expires:
             raise KvRefused(KvFailure.EXPIRED, "the key is too old")
         return key
 
@@ -180,17 +184,30 @@ class KvServer:
 
 def _parse(path: str) -> Asked:
     match path.strip("/").split("/"):
-        case ["kv", rollout, hop] if hop.isdigit():
-            return Asked(RolloutId(unquote(rollout)), int(hop), wants_pages=False)
-        case ["kv", rollout, hop, "pages"] if hop.isdigit():
-            return Asked(RolloutId(unquote(rollout)), int(hop), wants_pages=True)
+        case ["kv", rollout, hop]:
+            return Asked(RolloutId(unquote(rollout)), _whole(hop), wants_pages=False)
+        case ["kv", rollout, hop, "pages"]:
+            return Asked(RolloutId(unquote(rollout)), _whole(hop), wants_pages=True)
     raise KvRefused(KvFailure.MALFORMED, "no such path")
 
 
 def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.removeprefix("bytes=").partition("-")
-    if not (text.startswith("bytes=") and first.isdigit() and last.isdigit()):
+    unit, _, both = text.partition("=")
+    ends = [_whole(end) for end in both.split("-")] if unit == "bytes" else []
+    if len(ends) != 2:
         raise KvRefused(KvFailure.MALFORMED, "one range with both ends is needed")
-    if int(last) < int(first) or int(last) - int(first) >= RANGE_BYTES_MAX:
+    first, last = ends
+    if not 0 <= last - first < RANGE_BYTES_MAX:
         raise KvRefused(KvFailure.MALFORMED, f"at most {RANGE_BYTES_MAX} bytes at a time")
-    return int(first), int(last)
+    return first, last
+
+
+def _text(data: bytes) -> str:
+    return data.decode("latin-1")
+
+
+def _whole(text: str) -> int:
+    """A number of somebody else's request. Raises KvRefused; `isdigit` alone also takes a superscript."""
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        raise KvRefused(KvFailure.MALFORMED, f"a whole number is needed, not {text[:20]!r}")
+    return int(text)

@@ -233,6 +233,41 @@ async def test_only_one_whole_range_inside_the_pages_is_served(
     assert answer.status_code == status
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        (f"/kv/{ROLLOUT}/{'4' * 5_000}", {}),
+        (f"/kv/{ROLLOUT}/%C2%B2", {}),
+        (f"/kv/{ROLLOUT}/-4/pages", {}),
+        (f"/kv/{ROLLOUT}/{HOP}", {b"x-kv-expires": "²".encode()}),
+        (f"/kv/{ROLLOUT}/{HOP}", {b"x-kv-expires": b"\xb2"}),
+        (f"/kv/{ROLLOUT}/{HOP}", {b"x-kv-expires": b"9" * 5_000}),
+        (f"/kv/{ROLLOUT}/{HOP}", {b"x-kv-expires": b""}),
+        (f"/kv/{ROLLOUT}/{HOP}/pages", {b"range": b"bytes=0-\xb2"}),
+        (f"/kv/{ROLLOUT}/{HOP}/pages", {b"range": b"bytes=0-" + b"9" * 5_000}),
+    ],
+)
+async def test_what_is_no_number_is_malformed(
+    pair: Pair, path: str, headers: dict[bytes, bytes]
+) -> None:
+    source = pair.kv()
+    proven = {
+        b"x-kv-expires": str(source.expires).encode(),
+        b"x-kv-proof": sign_request(source.key, "GET", path).encode(),
+    }
+    async with httpx.AsyncClient(trust_env=False) as client:
+        address = f"http://{source.address}{path}"
+        answer = await client.get(address, headers=[*(proven | headers).items()])
+    assert (answer.status_code, answer.json()["reason"]) == (400, "malformed")
+
+
+async def test_a_header_of_any_bytes_is_answered(pair: Pair) -> None:
+    headers = [(b"x-kv-expires", b"1"), (b"x-kv-proof", b"\xff\xfe"), (b"x-other", b"\xb2")]
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"http://{pair.server.address}/kv/{ROLLOUT}/1", headers=headers)
+    assert (answer.status_code, answer.json()["reason"]) == (403, "forbidden")
+
+
 async def test_a_lost_release_leaves_the_copy_to_its_end(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

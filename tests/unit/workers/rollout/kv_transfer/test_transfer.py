@@ -97,6 +97,8 @@ def test_a_copy_outlives_the_eviction_of_its_pages(source: KvTransfer, target: K
         (KvFailure.EXPIRED, lambda t: replace(t, expires_at=0.0)),
         (KvFailure.GONE, lambda t: replace(t, path="/proc/self/fd/99999")),
         (KvFailure.GONE, lambda t: replace(t, path="/dev/null")),
+        (KvFailure.MALFORMED, lambda t: replace(t, path="/proc/self/fd/1\0")),
+        (KvFailure.MALFORMED, lambda t: replace(t, path="/proc/\ud800")),
     ],
 )
 def test_a_ticket_that_does_not_fit_is_refused_with_its_reason_and_counted(
