@@ -35,6 +35,8 @@ class KvFailure(StrEnum):
     MALFORMED = "malformed"
     SHORT = "short"
     CHECKSUM = "checksum"
+    OTHER_TENANT = "other_tenant"
+    """Equal ids of another tenant: nobody finds pages of somebody else."""
     OTHER_WEIGHTS = "other_weights"
     OTHER_LAYOUT = "other_layout"
     OTHER_TOKENS = "other_tokens"
@@ -93,6 +95,8 @@ class KvTicket:
     expires_at: float
     adapter_sha: str = ""
     """Of the adapter on top of the weights; empty without one."""
+    tenant: str = ""
+    """Whose rollout it is. An engine takes in no ticket without one, as processes before it wrote them."""
 
     @property
     def size(self) -> int:

@@ -108,6 +108,8 @@ async def test_a_rollout_that_came_can_go_on_to_a_third_engine(start: Start) -> 
     [
         (KvFailure.CHECKSUM, lambda t: replace(t, checksums=("0", *t.checksums[1:]))),
         (KvFailure.EXPIRED, lambda t: replace(t, expires_at=1.0)),
+        (KvFailure.OTHER_TENANT, lambda t: replace(t, tenant="org_1")),
+        (KvFailure.OTHER_TENANT, lambda t: replace(t, tenant="")),
         (KvFailure.OTHER_WEIGHTS, lambda t: replace(t, weights_sha="others")),
         (KvFailure.OTHER_WEIGHTS, lambda t: replace(t, adapter_sha="others")),
         (KvFailure.OTHER_TOKENS, lambda t: replace(t, token_sha="others")),

@@ -63,7 +63,8 @@ class Handover:
         layout = layout_of(self._core.keys.arena)
         # Which weights this request is served is known on the engine's thread, and checked there.
         sha, adapter = ticket.weights_sha, ""
-        wanted = KvRun(request.rollout_id, request.token_ids, sha, layout, adapter)
+        ids, tenant = request.token_ids, request.tenant
+        wanted = KvRun(request.rollout_id, ids, sha, layout, adapter, tenant=tenant)
         try:
             return await asyncio.to_thread(transfer.look, ticket, wanted)
         except KvRefused:
@@ -121,7 +122,8 @@ def leaving(core: Core, rollout_id: RolloutId) -> tuple[KvRun, Content]:
     if not len(content):
         raise KvRefused(KvFailure.NO_PAGES, f"{rollout_id} has no whole page")
     token_ids = tuple(token for node in nodes[: len(content)] for token in node.tokens)
-    return KvRun(rollout_id, token_ids, namespace.weights_sha, layout_of(keys.arena)), content
+    sha, layout = namespace.weights_sha, layout_of(keys.arena)
+    return KvRun(rollout_id, token_ids, sha, layout, tenant=namespace.tenant), content
 
 
 def _content(keys: Keys, nodes: Sequence[Node]) -> Content:
@@ -139,6 +141,8 @@ def arriving(core: Core, request: GenRequest, content: Content) -> int:
     """Take in the pages that came with a waiting request; the tokens that were new. Raises KvRefused."""
     source, keys = request.kv_source, core.keys
     assert source is not None
+    if source.tenant != request.tenant:
+        raise KvRefused(KvFailure.OTHER_TENANT, "the pages are another tenant's, or nobody's")
     served = core.served_sha(core.waiting[request.request_id])
     if served != source.weights_sha:
         raise KvRefused(KvFailure.OTHER_WEIGHTS, f"of {source.weights_sha}, {served} are served")

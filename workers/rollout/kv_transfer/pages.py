@@ -46,6 +46,7 @@ class KvRun:
     weights_sha: str
     layout: KvLayout
     adapter_sha: str = ""
+    tenant: str = ""
 
 
 def token_sha(token_ids: Sequence[int]) -> str:
@@ -73,6 +74,8 @@ def fit(ticket: KvTicket, wanted: KvRun, now: float) -> None:
     layout, tokens = ticket.layout, ticket.tokens
     if now >= ticket.expires_at:
         raise KvRefused(KvFailure.EXPIRED, f"{now - ticket.expires_at:.1f} s ago")
+    if ticket.tenant != wanted.tenant:
+        raise KvRefused(KvFailure.OTHER_TENANT, "the pages are another tenant's, or nobody's")
     if (ticket.weights_sha, ticket.adapter_sha) != (wanted.weights_sha, wanted.adapter_sha):
         raise KvRefused(KvFailure.OTHER_WEIGHTS, f"of {ticket.weights_sha}")
     if layout != wanted.layout:

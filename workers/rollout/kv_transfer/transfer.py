@@ -85,6 +85,7 @@ class KvTransfer:
             machine=machine(),
             expires_at=self._now() + self._keep_s,
             adapter_sha=run.adapter_sha,
+            tenant=run.tenant,
         )
         with self._lock:
             self._exports[run.rollout_id] = Export(ticket, segment)

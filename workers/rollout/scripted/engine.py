@@ -314,7 +314,8 @@ class ScriptedEngine:
         if ticket is None or transfer is None:
             return 0
         beginning = request.token_ids[: ticket.tokens]
-        run = KvRun(request.rollout_id, beginning, self._serving.sha, LAYOUT)
+        sha, tenant = self._serving.sha, request.tenant
+        run = KvRun(request.rollout_id, beginning, sha, LAYOUT, tenant=tenant)
         try:
             content = transfer.take(ticket, run)
         except KvRefused:
@@ -393,7 +394,8 @@ class ScriptedEngine:
         is_finished = result.finish in (Finish.STOP, Finish.LENGTH)
         if is_finished:
             ids = (*call.request.token_ids, *result.token_ids)
-            self._keys.keep(result.rollout_id, ids, result.weights_sha)
+            sha, tenant = result.weights_sha, call.request.tenant
+            self._keys.keep(result.rollout_id, ids, sha, tenant)
         else:
             self._keys.drop(result.rollout_id)
         self._tally.finished += is_finished

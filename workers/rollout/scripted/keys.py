@@ -23,9 +23,12 @@ class ScriptedKeys:
     def __init__(self) -> None:
         self._runs: dict[RolloutId, KvRun] = {}
 
-    def keep(self, rollout_id: RolloutId, token_ids: Sequence[int], weights_sha: str) -> None:
+    def keep(
+        self, rollout_id: RolloutId, token_ids: Sequence[int], weights_sha: str, tenant: str
+    ) -> None:
         """A turn ended: all its ids but the last have keys."""
-        self._runs[rollout_id] = KvRun(rollout_id, tuple(token_ids[:-1]), weights_sha, LAYOUT)
+        ids = tuple(token_ids[:-1])
+        self._runs[rollout_id] = KvRun(rollout_id, ids, weights_sha, LAYOUT, tenant=tenant)
 
     def drop(self, rollout_id: RolloutId) -> None:
         """The rollout will not come back, or a turn of it was aborted."""

@@ -43,7 +43,8 @@ def arrives(core: Core, transfer: KvTransfer, asked: GenRequest, answers: Answer
     ticket = asked.kv_source
     assert ticket is not None
     layout = layout_of(core.keys.arena)
-    wanted = KvRun(asked.rollout_id, asked.token_ids, ticket.weights_sha, layout)
+    sha, tenant = ticket.weights_sha, asked.tenant
+    wanted = KvRun(asked.rollout_id, asked.token_ids, sha, layout, tenant=tenant)
     content = transfer.look(ticket, wanted)
     submit(core, asked, answers)
     return arriving(core, asked, content)
@@ -188,6 +189,22 @@ def test_another_tenants_context_finds_nothing_of_what_came(transfer: KvTransfer
     drain(target)
     assert target.counters.cached_tokens == cached
     assert answers["b_2"].token_ids == answers["a_2"].token_ids
+
+
+def test_pages_of_another_tenant_are_not_taken_in(transfer: KvTransfer) -> None:
+    source, target = build(), build()
+    first = turn(source, "a", ids=OPENING, temperature=0.0)
+    asked = replace(next_turn(first, moved(transfer, source)), tenant="org_1")
+    with pytest.raises(KvRefused) as came:
+        arrives(target, transfer, asked, {})
+    assert came.value.reason is KvFailure.OTHER_TENANT
+    submit(target, asked, {})
+    content = transfer.look(moved(transfer, source), leaving(source, ROLLOUT)[0])
+    with pytest.raises(KvRefused) as late:
+        arriving(target, asked, content)
+    assert late.value.reason is KvFailure.OTHER_TENANT
+    drain(target)
+    assert target.counters.cached_tokens == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

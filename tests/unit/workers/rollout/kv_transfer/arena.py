@@ -44,7 +44,7 @@ class Wall:
 
 def run_of(tokens: int, **changed: object) -> KvRun:
     """The first ids of a rollout."""
-    run = KvRun(ROLLOUT, tuple(range(100, 100 + tokens)), "sha3", LAYOUT)
+    run = KvRun(ROLLOUT, tuple(range(100, 100 + tokens)), "sha3", LAYOUT, tenant="org_0")
     return replace(run, **changed)  # type: ignore[arg-type]  # a test names its own
 
 

@@ -1,5 +1,6 @@
 """Tickets: what is handed over is what was there, and nothing else is ever taken for it."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from domain.ids import RolloutId
 from domain.kv_ticket import KvFailure, KvRefused, KvTicket
+from infra.codec import from_json, to_json
 from tests.unit.workers.rollout.kv_transfer.arena import (
     LAYOUT,
     ROLLOUT,
@@ -86,6 +88,8 @@ def test_a_copy_outlives_the_eviction_of_its_pages(source: KvTransfer, target: K
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
+        (KvFailure.OTHER_TENANT, lambda t: replace(t, tenant="org_1")),
+        (KvFailure.OTHER_TENANT, lambda t: replace(t, tenant="")),
         (KvFailure.OTHER_WEIGHTS, lambda t: replace(t, weights_sha="sha4")),
         (KvFailure.OTHER_WEIGHTS, lambda t: replace(t, adapter_sha="of another tenant")),
         (KvFailure.OTHER_LAYOUT, lambda t: replace(t, layout=replace(LAYOUT, dtype="bfloat16"))),
@@ -111,6 +115,19 @@ def test_a_ticket_that_does_not_fit_is_refused_with_its_reason_and_counted(
     exported(source, NumpyArena(12), run)
     assert refused(target, change(ticket_of(source)), run) is reason
     assert target.counts == {f"import_failed_{reason.value}": 1}
+
+
+def test_a_ticket_of_a_process_that_wrote_no_tenant_is_read_and_not_used(
+    source: KvTransfer, target: KvTransfer
+) -> None:
+    run = run_of(TOKENS)
+    exported(source, NumpyArena(12), run)
+    written = json.loads(to_json(ticket_of(source)))
+    del written["tenant"]
+    old = from_json(json.dumps(written).encode(), KvTicket)
+    assert refused(target, old, run) is KvFailure.OTHER_TENANT
+    later = from_json(json.dumps(written | {"tenant": "org_0", "more": 1}).encode(), KvTicket)
+    assert later == ticket_of(source)
 
 
 def test_memory_of_another_size_or_that_may_change_is_refused(
