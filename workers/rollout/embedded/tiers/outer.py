@@ -58,6 +58,8 @@ class Leaving(StrEnum):
     """Computing it anew is."""
     BUSY = "busy"
     """Too many transfers are under way."""
+    OFF = "off"
+    """The tiers were switched off after a defect."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +97,8 @@ class OuterTiers:
         sizes: TierSizes,
         clock: Callable[[], float],
     ) -> None:
+        # First of all: without room for the pages nothing else of their number can be had.
+        self._stores = Stores(sizes, arena.shape.page_bytes)
         self.arena = arena
         self.table = table
         self.sizes = sizes
@@ -111,7 +115,6 @@ class OuterTiers:
         self._storing: dict[int, list[tuple[Node, Copy]]] = {}
         self._moving: dict[int, tuple[Node, Copy]] = {}
         self._coming: dict[int, Coming] = {}
-        self._stores = Stores(sizes, arena.shape.page_bytes)
         self._transfers = Transfers(self._stores)
         table.tree.on_leave = self._leave
         table.tree.on_copy_unused = self._give_up
@@ -126,6 +129,11 @@ class OuterTiers:
         """Whether a transfer is under way."""
         return bool(self._transfers.open or self._leaving)
 
+    @property
+    def is_off(self) -> bool:
+        """Whether a defect ended all transfers: nothing is kept and nothing comes back any more."""
+        return bool(self._transfers.failure)
+
     def flush(self) -> None:
         """Send off what left the device since the last time."""
         if not self._leaving:
@@ -139,7 +147,8 @@ class OuterTiers:
 
     def collect(self, wait_s: float = 0.0) -> None:
         """Take in what is done and give up what is late."""
-        for done in self._transfers.poll(wait_s):
+        transfers = self._transfers.poll(wait_s)
+        for done in transfers:
             match done:
                 case Store():
                     self._stored(done)
@@ -150,12 +159,20 @@ class OuterTiers:
                 case _ as unreachable:
                     assert_never(unreachable)
         self._give_up_late()
-        self._spill_to_disk()
+        if not self.is_off:
+            self._spill_to_disk()
+        elif transfers:
+            self._drop_copies()
 
     def fetch(self, lease: Lease, digests: Sequence[bytes]) -> bool:
         """Have what outer tiers hold of this turn's context brought back; False: compute it."""
         nodes = self.table.missing(lease, digests)
-        if not nodes or self._transfers.is_full or not self._is_worth_fetching(nodes):
+        if (
+            not nodes
+            or self.is_off
+            or self._transfers.is_full
+            or not self._is_worth_fetching(nodes)
+        ):
             return False
         now = self.clock()
         if not self.table.fetch(lease, nodes, now):
@@ -173,7 +190,7 @@ class OuterTiers:
         A copy that is ready is written to by nobody until this thread gives its slot away.
         """
         pages: list[Bytes] = []
-        for node in nodes:
+        for node in () if self.is_off else nodes:
             assert node.copy is not None
             spot = _spot(node.copy)
             try:
@@ -191,6 +208,9 @@ class OuterTiers:
     def _leave(self, node: Node) -> None:
         assert node.page is not None
         left = self.counters.pages_left
+        if self.is_off:
+            left[Leaving.OFF] += 1
+            return
         if self._transfers.is_full:
             left[Leaving.BUSY] += 1
             return
@@ -254,6 +274,13 @@ class OuterTiers:
             self._moving[id(move)] = (node, node.copy)
             self._transfers.ask(move)
 
+    def _drop_copies(self) -> None:
+        """Forget what nobody can fetch any more, ends first."""
+        nodes = self.table.tree.nodes
+        while ends := [one for one in nodes.values() if _is_end(one)]:
+            for one in ends:
+                self.table.lost(one)
+
     def _give_up(self, node: Node) -> None:
         copy = node.copy
         assert copy is not None
@@ -275,6 +302,7 @@ class OuterTiers:
 
     def _moved(self, move: Move) -> None:
         node, copy = self._moving.pop(id(move))
+        self.counters.store_failures += move.checksum is None
         if node.copy is not copy or node.is_coming or move.checksum is None:
             self._free[Place.DISK].append(move.target.slot)
             return

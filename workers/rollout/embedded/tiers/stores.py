@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from domain.errors import VenusError
 from infra.failpoints import hit
 from workers.rollout.embedded.pages.nodes import Place
 
@@ -30,6 +31,14 @@ class FetchFailure(StrEnum):
     SHORT = "short"
     CHECKSUM = "checksum"
     LATE = "late"
+    OFF = "off"
+    """The tiers were switched off (`transfers.py`)."""
+
+
+class TierUnavailable(VenusError):
+    """An engine cannot have the tiers that its settings ask for."""
+
+    code = "kv_tier_unavailable"
 
 
 class FetchError(Exception):
@@ -55,19 +64,22 @@ NO_TIERS: Final = TierSizes()
 
 
 class Stores:
-    """Memory and file. Raises `OSError` without room.
+    """Memory and file. Raises `TierUnavailable` where there is no room for them.
 
     `write` is called by one thread; whoever calls `read` knows that nobody writes to that slot.
     """
 
     def __init__(self, sizes: TierSizes, page_bytes: int) -> None:
         self.page_bytes = page_bytes
-        self._host = np.zeros((sizes.host_pages, page_bytes), dtype=np.uint8)
         self._file = -1
         self._disk: mmap.mmap | None = None
+        try:
+            self._host = np.zeros((sizes.host_pages, page_bytes), dtype=np.uint8)
+        except (MemoryError, ValueError) as error:
+            detail = f"no memory for {sizes.host_pages} KV pages of {page_bytes} bytes: {error}"
+            raise TierUnavailable(f"{detail}; lower VENUS_KV_HOST_PAGES, 0 for none") from error
         if sizes.disk_pages:
-            self._file = _nameless(sizes.folder, sizes.disk_pages * page_bytes)
-            self._disk = mmap.mmap(self._file, sizes.disk_pages * page_bytes)
+            self._file, self._disk = _mapped(sizes, sizes.disk_pages * page_bytes)
 
     def write(self, place: Place, slot: int, content: Bytes) -> int:
         """Store one page; returns its checksum. Raises `OSError`."""
@@ -117,13 +129,26 @@ class Stores:
         return np.frombuffer(self._disk[end - self.page_bytes : end], dtype=np.uint8)
 
 
+def _mapped(sizes: TierSizes, size: int) -> tuple[int, mmap.mmap]:
+    file = -1
+    try:
+        file = _nameless(sizes.folder, size)
+        return file, mmap.mmap(file, size)
+    except (OSError, ValueError, OverflowError) as error:
+        if file >= 0:
+            os.close(file)
+        place = sizes.folder or "the folder of temporary files (TMPDIR)"
+        detail = f"no file of {size} bytes for {sizes.disk_pages} KV pages in {place}: {error}"
+        raise TierUnavailable(f"{detail}; lower VENUS_KV_DISK_PAGES, 0 for none") from error
+
+
 def _nameless(folder: Path | None, size: int) -> int:
     """Descriptor of a file with this much room that is found under no name."""
     file, name = tempfile.mkstemp(prefix="kv-", dir=folder)
     os.unlink(name)
     try:
         os.posix_fallocate(file, 0, size)
-    except OSError:
+    except (OSError, OverflowError):
         os.close(file)
         raise
     return file

@@ -4,6 +4,8 @@
     decode thread <-- poll ----------------------------------------------------------------- done
 
 One thread in order: a slot that is given to another page is written after everything asked of it before.
+What a disk may do is a failed transfer. Anything else is a defect: it is logged, and from then on every
+transfer fails at once; whoever asks sees `failure` and asks no more.
 """
 
 import queue
@@ -15,8 +17,11 @@ from typing import Final, assert_never
 
 import numpy as np
 
+from infra.logging import get_logger
 from workers.rollout.embedded.pages.nodes import Place
 from workers.rollout.embedded.tiers.stores import Bytes, FetchError, FetchFailure, Stores
+
+log = get_logger()
 
 QUEUE_MAX: Final = 64
 """Transfers under way; what would be one more is not kept, rather than have decoding wait for a disk."""
@@ -75,6 +80,8 @@ class Transfers:
         self._asked: queue.Queue[Transfer | None] = queue.Queue()
         self._done: queue.Queue[Transfer] = queue.Queue()
         self.open = 0
+        self.failure = ""
+        """What ended all transfers; empty while they go on."""
         self._thread = threading.Thread(target=self._run, name="engine-kv", daemon=True)
         self._thread.start()
 
@@ -108,17 +115,27 @@ class Transfers:
     def _run(self) -> None:
         while (transfer := self._asked.get()) is not None:
             started = time.monotonic()
-            match transfer:
-                case Store():
-                    self._store(transfer)
-                case Fetch():
-                    self._fetch(transfer)
-                case Move():
-                    self._move(transfer)
-                case _ as unreachable:
-                    assert_never(unreachable)
+            try:
+                if not self.failure:
+                    self._carry_out(transfer)
+            except Exception as error:
+                self.failure = f"{type(error).__name__}: {error}"
+                log.exception("engine.kv_tiers_off", transfer=type(transfer).__name__)
+            if self.failure:
+                _fail(transfer)
             transfer.seconds = time.monotonic() - started
             self._done.put(transfer)
+
+    def _carry_out(self, transfer: Transfer) -> None:
+        match transfer:
+            case Store():
+                self._store(transfer)
+            case Fetch():
+                self._fetch(transfer)
+            case Move():
+                self._move(transfer)
+            case _ as unreachable:
+                assert_never(unreachable)
 
     def _store(self, store: Store) -> None:
         for spot, content in zip(store.spots, store.content, strict=True):
@@ -146,3 +163,16 @@ class Transfers:
             move.checksum = self._stores.write(target.place, target.slot, content)
         except (FetchError, OSError):
             move.checksum = None
+
+
+def _fail(transfer: Transfer) -> None:
+    """Nothing of it counts, whatever was done."""
+    match transfer:
+        case Store():
+            transfer.checksums = [None] * len(transfer.spots)
+        case Fetch():
+            transfer.content, transfer.failure = None, FetchFailure.OFF
+        case Move():
+            transfer.checksum = None
+        case _ as unreachable:
+            assert_never(unreachable)

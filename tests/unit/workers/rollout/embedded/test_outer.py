@@ -18,7 +18,13 @@ from workers.rollout.embedded.pages.nodes import Lease, Namespace, Place, digest
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.pages.tree import EvictReason
 from workers.rollout.embedded.tiers.outer import Leaving, OuterTiers
-from workers.rollout.embedded.tiers.stores import FetchError, FetchFailure, Stores, TierSizes
+from workers.rollout.embedded.tiers.stores import (
+    FetchError,
+    FetchFailure,
+    Stores,
+    TierSizes,
+    TierUnavailable,
+)
 
 ANN = Namespace("ann", "sha")
 CPU = torch.device("cpu")
@@ -243,6 +249,51 @@ def test_a_disk_without_room_for_the_tier_is_known_at_the_start(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(TierUnavailable, match=r"No space.*VENUS_KV_DISK_PAGES"):
         Stores(TierSizes(disk_pages=4, folder=tmp_path), page_bytes=4096)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "setting"),
+    [
+        (TierSizes(disk_pages=4, folder=Path("/nowhere")), "VENUS_KV_DISK_PAGES"),
+        (TierSizes(disk_pages=1 << 60), "VENUS_KV_DISK_PAGES"),
+        (TierSizes(host_pages=1 << 60), "VENUS_KV_HOST_PAGES"),
+    ],
+)
+def test_a_tier_that_cannot_be_had_names_its_setting(sizes: TierSizes, setting: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(TierUnavailable, match=setting):
+        Machine(sizes)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("host", "disk"), [(8, 0), (0, 8), (8, 16)])
+@pytest.mark.parametrize("point", ["engine.kv.store", "engine.kv.fetch"])
+def test_a_defect_in_a_transfer_switches_the_tiers_off_and_is_counted(
+    machines: list[Machine],
+    tmp_path: Path,
+    armed: ArmedFailpoints,
+    host: int,
+    disk: int,
+    point: str,
+) -> None:
+    one = machine(machines, tmp_path, host, disk)
+    for name in "abc":
+        one.run(name)
+    assert not one.tiers.is_off
+    armed.arm(f"{point}=raise,times=1")
+    if point == "engine.kv.fetch":
+        assert one.fetch("a").length == 0
+        assert one.tiers.counters.fetch_failures == {FetchFailure.OFF: 3}
+    else:
+        one.run("d")
+        assert one.tiers.counters.store_failures > 0
+    assert one.tiers.is_off
+    assert not one.tiers.fetch(one.open("b"), digests_of(ANN, one.tokens("b")[:-1]))
+    assert one.tiers.read(list(one.table.tree.nodes.values())) == []
+    assert one.used() == (0, 0)
+    if point == "engine.kv.store":
+        one.run("e")
+        assert one.tiers.counters.pages_left[Leaving.OFF] > 0
