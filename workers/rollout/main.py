@@ -25,13 +25,14 @@ from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.system.rollouts import HostedJob, job_of
 from stores.unit_of_work import Database, HostFence
-from workers.models.folder import ModelFolder, read_folder
+from workers.models.config import ConfigRefused
+from workers.models.folder import ModelFolder, WeightsUnreadable, read_folder
 from workers.models.sources import base_folder
 from workers.outbox import Outbox
 from workers.rollout.agent_client import AgentPool
 from workers.rollout.closing import Closer
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
-from workers.rollout.embedded.tiers.stores import TierSizes
+from workers.rollout.embedded.tiers.stores import TierSizes, TierUnavailable
 from workers.rollout.exposition import Exposition
 from workers.rollout.figures import EngineWatch
 from workers.rollout.host import HostIdentity, HostPorts, RolloutHost, SyncPlan
@@ -70,9 +71,12 @@ async def serve(context: HostContext) -> None:
         path = await base_folder(database, blobs, attempt_id, spec.model.base, base)
     except (NotFound, PayloadUnreadable) as error:
         raise context.fault(f"base model: {error}") from error
-    folder = read_folder(path)
     transfer = KvTransfer(time.time)
-    engine = await _start_engine(spec, folder, settings, attempt_id, transfer)
+    try:
+        folder = read_folder(path)
+        engine = await _start_engine(spec, folder, settings, attempt_id, transfer)
+    except (ConfigRefused, TierUnavailable, WeightsUnreadable) as error:
+        raise context.fault(f"engine: {error}") from error
     door = _door_of(engine, transfer, lambda rollout, hop: host.depart(rollout, hop))
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)

@@ -155,7 +155,7 @@ def test_the_check_names_what_an_index_promises_in_vain(tmp_path: Path) -> None:
         ("unknown_tensor", lambda state, table: state | {"other": table}),
         ("missing_tensor", lambda state, table: {EMBEDDING: table}),
         ("bad_shape", lambda state, table: state | {EMBEDDING: table[:3]}),
-        ("bad_dtype", lambda state, table: state | {"model.norm.weight": torch.ones(32).to(int)}),
+        ("bad_dtype", lambda state, table: state | {"model.norm.weight": torch.ones(32).long()}),
     ],
 )
 def test_check_and_decoder_agree_about_weights_that_are_not_the_models(
