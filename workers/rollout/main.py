@@ -72,11 +72,7 @@ async def serve(context: HostContext) -> None:
     except (NotFound, PayloadUnreadable) as error:
         raise context.fault(f"base model: {error}") from error
     transfer = KvTransfer(time.time)
-    try:
-        folder = read_folder(path)
-        engine = await _start_engine(spec, folder, settings, attempt_id, transfer)
-    except (ConfigRefused, TierUnavailable, WeightsUnreadable) as error:
-        raise context.fault(f"engine: {error}") from error
+    folder, engine = await _start_engine(context, spec, path, attempt_id, transfer)
     door = _door_of(engine, transfer, lambda rollout, hop: host.depart(rollout, hop))
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)
@@ -130,22 +126,27 @@ async def serve(context: HostContext) -> None:
 
 
 async def _start_engine(
+    context: HostContext,
     spec: JobSpec,
-    folder: ModelFolder,
-    settings: Settings,
+    path: Path,
     attempt_id: AttemptId,
     transfer: KvTransfer,
-) -> Engine:
+) -> tuple[ModelFolder, Engine]:
     """Load the model in a thread: signals and the keeper are heard meanwhile."""
-    return await asyncio.to_thread(
-        make_engine,
-        spec.model.base,
-        folder,
-        settings,
-        transfer,
-        rules=spec.scheduling.rules,
-        script=scripted_engine(attempt_id),
-    )
+    try:
+        folder = read_folder(path)
+        engine = await asyncio.to_thread(
+            make_engine,
+            spec.model.base,
+            folder,
+            context.settings,
+            transfer,
+            rules=spec.scheduling.rules,
+            script=scripted_engine(attempt_id),
+        )
+    except (ConfigRefused, TierUnavailable, WeightsUnreadable) as error:
+        raise context.fault(f"engine: {error}") from error
+    return folder, engine
 
 
 def make_engine(
