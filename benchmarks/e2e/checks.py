@@ -6,7 +6,7 @@ A check without its runs is `missing`, which is neither passed nor failed.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from benchmarks.e2e.cases import CELLS, LOW, PRESSURE, SEEDS
+from benchmarks.e2e.cases import CELLS, LOW, PRESSURE, SEEDS, published
 from benchmarks.e2e.records import Run
 from benchmarks.e2e.tables import Row, Table, baselines
 from benchmarks.schedule.checks import Check
@@ -85,10 +85,11 @@ def _pressures(runs: Sequence[Run]) -> Iterable[Check]:
 
 
 def _rows(table: Table, cell: str, strategies: Sequence[StrategyName]) -> list[Row] | None:
-    """Rows of all these strategies over all seeds; None while one is missing."""
-    known = {row.strategy: row for row in baselines(table.get(cell, ()))}
-    rows = [known[one.value] for one in strategies if one.value in known]
-    is_whole = len(rows) == len(strategies) and all(len(row.runs) >= len(SEEDS) for row in rows)
+    """Rows of all these as published, over all seeds; None while one is missing."""
+    known = {row.entry: row for row in baselines(table.get(cell, ()))}
+    names = [published(one).name for one in strategies]
+    rows = [known[name] for name in names if name in known]
+    is_whole = len(rows) == len(names) and all(len(row.runs) >= len(SEEDS) for row in rows)
     return rows if is_whole else None
 
 
@@ -106,6 +107,8 @@ def _programs(table: Table) -> Check:
 def _parities(table: Table) -> Iterable[Check]:
     for cell in CELLS:
         rows = _rows(table, cell.name, (*TRAINERS, StrategyName.THUNDERAGENT_PAPER))
+        if rows is not None:
+            rows = baselines(table[cell.name])
         yield _least(f"against the best of all: {cell.name}", PARITY_MIN, rows)
 
 
@@ -114,7 +117,7 @@ def _least(what: str, limit: float, rows: Sequence[Row] | None) -> Check:
     if rows is None:
         return Check(what, wanted, "-", None)
     best = min(rows, key=lambda row: row.ratio.median)
-    reached = f"{best.ratio.text()} of {best.strategy}"
+    reached = f"{best.ratio.text()} of {best.entry}"
     return Check(what, wanted, reached, best.ratio.median >= limit)
 
 
@@ -129,8 +132,8 @@ def _orders(table: Table) -> Iterable[Check]:
         if len(rows) < 2:
             yield Check(what, wanted, "-", None)
             continue
-        real = [row.strategy for row in sorted(rows, key=lambda row: row.ratio.median)]
-        modelled = [row.strategy for row in sorted(rows, key=_modelled)]
+        real = [row.entry for row in sorted(rows, key=lambda row: row.ratio.median)]
+        modelled = [row.entry for row in sorted(rows, key=_modelled)]
         reached = "equal" if real == modelled else f"{' < '.join(real)}; {' < '.join(modelled)}"
         yield Check(what, wanted, reached, real == modelled)
 
@@ -148,7 +151,7 @@ def _distances(table: Table) -> Iterable[Check]:
             yield Check(what, wanted, "-", None)
             continue
         off_by, row = max(found, key=lambda pair: pair[0])
-        yield Check(what, wanted, f"{off_by:.0%} at {row.strategy}", off_by <= OFF_BY_MAX)
+        yield Check(what, wanted, f"{off_by:.0%} at {row.entry}", off_by <= OFF_BY_MAX)
 
 
 def _coordinator(runs: Sequence[Run]) -> Check:

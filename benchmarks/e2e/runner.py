@@ -20,6 +20,7 @@ from simulation.recorded import RecordedJob
 from stores.blobs import Blobs
 from stores.unit_of_work import Database
 from tests.support.stack import Stack, StackPlan, running_stack
+from venusrl.client import WaitTimeout
 from venusrl.models.schedule import EngineProfile
 from workers.chores.handling import ChoreTools
 from workers.chores.plan_records import read_recorded
@@ -28,6 +29,9 @@ PACKAGE: Final = Path(__file__).with_name("delays")
 
 RUN_S_MAX: Final = 1_800.0
 """A job that takes longer stands still: the slowest baseline takes some minutes."""
+
+CANCEL_S_MAX: Final = 120.0
+"""A checkpoint, and every rollout given up: the next run finds the engines free."""
 
 TRAINED: Final = """
 select g.task_id, r.index, r.turns, r.tokens, r.sampled_tokens
@@ -64,7 +68,12 @@ class Bench:
         load = os.getloadavg()[0]
         client = self.stack.client
         job = client.jobs.create(dict(spec_of(case, self.model)))
-        client.jobs.wait(job.id, RUN_S_MAX)
+        try:
+            client.jobs.wait(job.id, timeout_s=RUN_S_MAX)
+        except WaitTimeout:
+            client.jobs.cancel(job.id)
+            client.jobs.wait_for(job.id, ["cancelled"], timeout_s=CANCEL_S_MAX)
+            raise
         return _read(self.stack, case, job.id, load)
 
 

@@ -2,8 +2,12 @@
 
 from collections import Counter
 
+import pytest
+
 from benchmarks.e2e.cases import (
+    BASELINES,
     CELLS,
+    KNOBS_SCALED,
     LOW,
     PRESSURE,
     SEEDS,
@@ -14,20 +18,22 @@ from benchmarks.e2e.cases import (
     is_within,
     published,
     quick_cases,
+    scaled,
     spec_of,
     with_engines,
 )
 from benchmarks.e2e.records import key_of
 from benchmarks.schedule.cases import VENUS
+from domain.knobs import KNOBS
 from domain.plan import Mechanism, StrategyName
 from venusrl.models.job_spec import JobSpec
 
 
 def test_every_block_has_venus_and_each_baseline_once_per_seed() -> None:
     cases = [case for case in all_cases(CELLS, SEEDS, STEPS) if not case.entry.off]
-    counts = Counter((case.cell.name, case.entry.strategy) for case in cases)
+    counts = Counter((case.cell.name, case.entry.name) for case in cases)
     assert set(counts.values()) == {len(SEEDS)}
-    assert len(counts) == 5 * len(CELLS)
+    assert len(counts) == (1 + len(BASELINES) + len(KNOBS_SCALED)) * len(CELLS)
 
 
 def test_mechanisms_are_switched_off_at_pressure_alone_behind_the_strategies() -> None:
@@ -64,6 +70,14 @@ def test_baselines_bring_their_own_bounds_and_programs_take_those_of_the_cell() 
     assert bounds_of(programs, 8) == bounds_of(VENUS, 8)
     assert is_within(programs)
     assert not is_within(published(StrategyName.ROLLFLASH))
+
+
+def test_intervals_are_cut_within_what_a_knob_takes() -> None:
+    for strategy in KNOBS_SCALED:
+        ranges = {knob.name: knob for knob in KNOBS[strategy]}
+        for name, value in scaled(strategy).knobs:
+            assert ranges[name].accepts(value)
+            assert value == pytest.approx(ranges[name].default / 10)
 
 
 def test_every_spec_is_one_that_the_platform_reads() -> None:

@@ -53,6 +53,12 @@ def test_a_baseline_that_is_faster_anywhere_fails_the_parity() -> None:
     assert verdict(found, "against the best of all: low") == "FAIL"
 
 
+def test_a_baseline_with_scaled_intervals_counts_for_the_parity_alone() -> None:
+    found = verdicts(runs_of({**FAST, "slime-async scaled": 0.9}))
+    assert verdict(found, "against the best of all: pressure") == "FAIL"
+    assert verdict(found, "over the best of slime-sync") == "pass"
+
+
 def test_without_all_seeds_or_baselines_a_check_is_missing_and_not_passed() -> None:
     found = verdicts(runs_of(FAST, seeds=(1,)))
     assert verdict(found, "over the best of slime-sync") == "missing"
