@@ -92,7 +92,12 @@ def simulated_step_s(run: Run, kept: Kept, reference: Kept) -> float | None:
         engine=replace(known.engine, kv_tokens=run.kv_pages * PAGE_TOKENS, slots=run.slots),
     )
     plan = job_plan(read_planned(kept.spec), run.engines, 0, run.steps)
-    draw = Draw(rates, exact_groups(reference.job))
+    groups = exact_groups(reference.job)
+    if any(len(one.members) < plan.group_size for one in groups.groups.values()):
+        return (
+            None  # A rollout of the reference was lost: its groups are not the ones of the others.
+        )
+    draw = Draw(rates, groups)
     try:
         course = rehearse(plan, PlanPool(run.engines, SANDBOXES), draw)
     except (CannotModel, PlanTooLarge):

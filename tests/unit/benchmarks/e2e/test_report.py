@@ -45,6 +45,13 @@ def test_a_recorded_job_is_simulated_to_its_last_step() -> None:
     assert seconds == simulated_step_s(run(kv_pages=64, slots=4), kept(), kept())
 
 
+def test_without_a_whole_reference_nothing_is_simulated() -> None:
+    larger = kept()
+    rollout = dict(larger.spec["rollout"])  # type: ignore[call-overload]
+    larger.spec["rollout"] = rollout | {"group_size": 3}
+    assert simulated_step_s(run(kv_pages=64, slots=4), larger, kept()) is None
+
+
 def test_costs_are_fitted_to_all_turns_that_were_recorded() -> None:
     physics = measured(job())
     assert physics.turns == 8
