@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile -
 .PHONY: help venv demo up doctor test test-slow check accept bench-step bench-engine bench-schedule bench-e2e openapi format constraints clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 venv:  ## the virtual environment in .venv
 	@$(PYTHON) scripts/make_venv.py

@@ -12,17 +12,24 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 from benchmarks.e2e.cases import CELLS, SEEDS, STEPS, Case, all_cases, quick_cases, with_engines
 from benchmarks.e2e.quick import faults_of
 from benchmarks.e2e.records import DEFAULT_FILE, Run, append, key_of, read_lines
-from benchmarks.e2e.runner import bench
+from benchmarks.e2e.runner import RUN_S_MAX, bench
 from benchmarks.engine.figures import spread
 from benchmarks.schedule.arguments import minutes, natural, whole
 from venusrl.client import VenusError
 
 
-def run_cases(cases: Sequence[Case], file: Path, until: float) -> Iterator[Run | None]:
+QUICK_RUN_S_MAX: Final = 150.0
+"""Of one job of the short benchmark: twice what it takes on two free cores."""
+
+
+def run_cases(
+    cases: Sequence[Case], file: Path, until: float, limit_s: float = RUN_S_MAX
+) -> Iterator[Run | None]:
     """Run what the file lacks until that time (of `time.monotonic`); None for a run that failed."""
     known = {run.key for run in read_lines(file)}
     missing = [case for case in cases if key_of(case) not in known]
@@ -34,7 +41,7 @@ def run_cases(cases: Sequence[Case], file: Path, until: float) -> Iterator[Run |
                 if time.monotonic() >= until:
                     return
                 try:
-                    run, kept = stack.run(case)
+                    run, kept = stack.run(case, limit_s)
                 except VenusError as error:
                     print(f"FAILED {case.title}: {error}", file=sys.stderr, flush=True)
                     yield None
@@ -67,7 +74,7 @@ def chosen_cases(asked: argparse.Namespace) -> list[Case]:
 def quick(file: Path) -> int:
     """The short benchmark: 1 when a run did not end whole or `venus` is behind."""
     file.unlink(missing_ok=True)
-    runs = list(run_cases(quick_cases(), file, float("inf")))
+    runs = list(run_cases(quick_cases(), file, float("inf"), QUICK_RUN_S_MAX))
     faults = faults_of([run for run in runs if run is not None], len(quick_cases()))
     for fault in faults:
         print(f"FAULT {fault}")

@@ -63,13 +63,13 @@ class Bench:
     stack: Stack
     model: str
 
-    def run(self, case: Case) -> tuple[Run, Kept]:
+    def run(self, case: Case, limit_s: float = RUN_S_MAX) -> tuple[Run, Kept]:
         """The job to its end, and its figures. Raises what the client raises when it does not succeed."""
         load = os.getloadavg()[0]
         client = self.stack.client
         job = client.jobs.create(dict(spec_of(case, self.model)))
         try:
-            client.jobs.wait(job.id, timeout_s=RUN_S_MAX)
+            client.jobs.wait(job.id, timeout_s=limit_s)
         except WaitTimeout:
             client.jobs.cancel(job.id)
             client.jobs.wait_for(job.id, ["cancelled"], timeout_s=CANCEL_S_MAX)
