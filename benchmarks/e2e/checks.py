@@ -155,12 +155,15 @@ def _distances(table: Table) -> Iterable[Check]:
 
 
 def _coordinator(runs: Sequence[Run]) -> Check:
-    what = "slot time of rollouts that wait for a place (venus, low; an upper bound)"
+    what = "slot time of rollouts that wait for the coordinator's decision (venus, low)"
     wanted = f"at most {COORDINATOR_MAX:.0%}"
     found = [
-        run.unplaced_share
+        run.decision_share
         for run in runs
-        if run.cell == LOW.name and run.strategy == StrategyName.VENUS.value and not run.off
+        if run.cell == LOW.name
+        and run.strategy == StrategyName.VENUS.value
+        and not run.off
+        and run.decisions
     ]
     if not found:
         return Check(what, wanted, "-", None)

@@ -10,7 +10,6 @@ from statistics import mean
 
 from domain.engine import PAGE_TOKENS
 from simulation.recorded import RecordedGroup, RecordedJob, RecordedRollout
-from simulation.usage import length
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,16 +89,16 @@ def generating_share(job: RecordedJob) -> float:
     return used / (span * job.slots * max(job.engines, 1))
 
 
-def unplaced_share(ready: Sequence[tuple[float, float]], job: RecordedJob) -> float:
-    """Slot time that rollouts with a sandbox spent without a place, of all slot time: an upper bound.
+def waiting_share(waits: Sequence[tuple[float, float]], count: int, job: RecordedJob) -> float:
+    """Slot time that `count` rollouts spend in such waits (begin, end), of all slot time.
 
-    `ready` are (sandbox begun, placed) of each rollout. What the coordinator may cost an engine is this
-    wait alone: between two turns of a placed rollout nobody asks it. The set-up of the environment and a
-    strategy's own holding back are in it.
+    Where not all waits are known, those of the others are as long on average.
     """
+    if not waits:
+        return 0.0
     span = job.steps[-1].committed_s - began_s(job)
-    waits = [(begun, placed) for begun, placed in ready if placed > begun]
-    return length(waits) / (span * job.slots * max(job.engines, 1))
+    waited = sum(max(end - begin, 0.0) for begin, end in waits) * count / len(waits)
+    return waited / (span * job.slots * max(job.engines, 1))
 
 
 def same_share(mine: Sequence[Member], theirs: Sequence[Member]) -> float:

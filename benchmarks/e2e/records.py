@@ -63,6 +63,11 @@ class Run:
     """Of the engines' time, as they count it."""
     generating_share: float
     unplaced_share: float
+    """Slot time from a sandbox's begin to a place: the set-up of the environment, messages, decisions."""
+    decision_share: float
+    """Of it, the time from the leader's hearing of the sandbox on."""
+    decisions: int
+    """Placements whose time is in the event log."""
     staleness: dict[str, int]
     dropped_groups: int
     failed_tries: int

@@ -85,6 +85,7 @@ def markdown(report: Report) -> str:
         "## Strategies\n\n" + _legend(),
         *(_cell(name, table[name]) for name in _cells(table)),
         "## One mechanism off at a time\n\n" + _ablation(table),
+        "## Waiting for the coordinator\n\n" + _coordinator(report.runs),
         "## What was measured of the engine\n\n" + _physics(report),
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
@@ -187,6 +188,38 @@ def _ablation(table: Table) -> str:
         )
         for row in rows
     ]
+    return text + grid(head, lines)
+
+
+def _coordinator(runs: Sequence[Run]) -> str:
+    """Between two turns of a placed rollout nobody is asked: what is left is the way to its place."""
+    text = (
+        "Shares of all slot time that rollouts spend without a place though they have a sandbox; what"
+        " a strategy holds back on purpose is in both. From the sandbox's begin: also the set-up of"
+        " the environment and all messages. From the leader's hearing: its decision and the row.\n\n"
+    )
+    lines = [
+        (
+            run.cell,
+            run.entry,
+            str(run.seed),
+            f"{run.generating_share:.1%}",
+            f"{run.unplaced_share:.2%}",
+            f"{run.decision_share:.3%}",
+            str(run.decisions),
+        )
+        for run in runs
+        if not run.off
+    ]
+    head = (
+        "cell",
+        "strategy",
+        "seed",
+        "generating",
+        "from the sandbox",
+        "from the hearing",
+        "known",
+    )
     return text + grid(head, lines)
 
 

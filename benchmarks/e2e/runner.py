@@ -14,9 +14,12 @@ from benchmarks.e2e import measures, model
 from benchmarks.e2e.cases import Case, Cell, bounds_of, is_within, spec_of
 from benchmarks.e2e.measures import Member
 from benchmarks.e2e.records import Kept, Run, stamps, work_digest
+from domain.event_log import LogRecord
+from domain.events import SandboxReady
 from domain.ids import ProjectId
 from infra.settings import Settings
 from simulation.recorded import RecordedJob
+from simulation.replay.reading import read_store
 from stores.blobs import Blobs
 from stores.unit_of_work import Database
 from tests.support.stack import Stack, StackPlan, running_stack
@@ -40,7 +43,7 @@ where m.job_id = %s
 """
 
 READY: Final = """
-select extract(epoch from s.started_at)::float8, extract(epoch from min(h.placed_at))::float8
+select r.id, s.number, extract(epoch from s.started_at)::float8, extract(epoch from min(h.placed_at))::float8
 from rollout r join sandbox_interval s on s.rollout_id = r.id and s.purpose = 'agent'
 join rollout_hop h on h.rollout_id = r.id and h.try = s.number
 where r.job_id = %s group by r.id, s.number, s.started_at
@@ -88,11 +91,17 @@ def bench(cell: Cell) -> Iterator[Bench]:
 
 
 def _read(stack: Stack, case: Case, job_id: str, load: float) -> tuple[Run, Kept]:
-    spec, job = asyncio.run(_recorded(stack, job_id))
+    spec, job, heard = asyncio.run(_recorded(stack, job_id))
     members = tuple(
         sorted(Member(str(task), *map(int, rest)) for task, *rest in stack.query(TRAINED, job_id))
     )
-    ready = [(float(begun), float(placed)) for begun, placed in stack.query(READY, job_id)]
+    places = stack.query(READY, job_id)
+    waited = [(float(begun), float(placed)) for _, _, begun, placed in places]
+    decided = [
+        (heard[name, number], float(placed))
+        for name, number, _, placed in places
+        if (name, number) in heard
+    ]
     profile = stack.client.jobs.profile(job_id)
     counted = [one for one in profile.engines if one.kv_pages]
     assert counted, "no engine ever said how many pages it has"
@@ -125,7 +134,9 @@ def _read(stack: Stack, case: Case, job_id: str, load: float) -> tuple[Run, Kept
         prefilled_tokens=_total(counted, "prefilled_tokens"),
         engine_busy_share=_total(counted, "busy_s") / (span * job.engines),
         generating_share=measures.generating_share(job),
-        unplaced_share=measures.unplaced_share(ready, job),
+        unplaced_share=measures.waiting_share(waited, len(waited), job),
+        decision_share=measures.waiting_share(decided, len(waited), job),
+        decisions=len(decided),
         staleness=_staleness(job),
         dropped_groups=int(stack.query(DROPPED, job_id)[0][0]),
         failed_tries=int(stack.query(FAILED, job_id)[0][0]),
@@ -136,18 +147,30 @@ def _read(stack: Stack, case: Case, job_id: str, load: float) -> tuple[Run, Kept
     return run, Kept(job, members, spec)
 
 
-async def _recorded(stack: Stack, job_id: str) -> tuple[dict[str, object], RecordedJob]:
+Heard = dict[tuple[str, int], float]
+"""When the leader heard of a try's sandbox, by rollout and try, in seconds since 1970."""
+
+
+async def _recorded(stack: Stack, job_id: str) -> tuple[dict[str, object], RecordedJob, Heard]:
     settings = Settings.from_env(
         {**os.environ, **stack.plan.environ_in(stack.home), **stack.state["environ"]}
     )
     database = Database(stack.database_url, 1)
     try:
-        tools = ChoreTools(settings, database, Blobs(stack.object_store_url))
+        blobs = Blobs(stack.object_store_url)
+        tools = ChoreTools(settings, database, blobs)
         project = ProjectId(stack.client.jobs.get(job_id).project_id)
         found, job = await read_recorded(tools, project, job_id)
+        segments = (await read_store(blobs, None)).found
     finally:
         await database.close()
-    return dict(found.spec), job
+    heard = {
+        (str(entry.event.rollout_id), entry.event.try_): entry.now
+        for segment in segments
+        for entry in segment.entries
+        if isinstance(entry, LogRecord) and isinstance(entry.event, SandboxReady)
+    }
+    return dict(found.spec), job, heard
 
 
 def _total(engines: list[EngineProfile], name: str) -> float:

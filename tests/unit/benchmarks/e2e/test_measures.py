@@ -34,9 +34,11 @@ def test_slots_generate_for_the_seconds_of_all_turns() -> None:
     assert measures.generating_share(job()) == pytest.approx(4 * 2.0 / (SPAN_S * 4))
 
 
-def test_a_wait_for_a_place_counts_from_the_sandbox_on_and_never_below_zero() -> None:
-    share = measures.unplaced_share([(1.0, 1.5), (2.0, 1.0)], job())
-    assert share == pytest.approx(0.5 / (SPAN_S * 4))
+def test_waits_are_slot_time_and_unknown_ones_are_like_the_known() -> None:
+    known = [(1.0, 1.5), (2.0, 1.0)]
+    assert measures.waiting_share(known, 2, job()) == pytest.approx(0.5 / (SPAN_S * 4))
+    assert measures.waiting_share(known, 6, job()) == pytest.approx(1.5 / (SPAN_S * 4))
+    assert measures.waiting_share([], 6, job()) == 0.0
 
 
 def test_work_is_equal_in_any_order_and_other_for_another_length() -> None:
