@@ -87,8 +87,8 @@ class Cell:
         }
 
 
-PRESSURE: Final = Cell("pressure", kv_pages=560)
-"""A rollout's mean context takes some 75 pages: 24 rollouts want about two and a half times what there is."""
+PRESSURE: Final = Cell("pressure", kv_pages=460)
+"""24 rollouts at their mean contexts want about 1,160 pages: two and a half times what there is."""
 
 LOW: Final = Cell("low", kv_pages=4096)
 """Pages for all that a and m let be in flight; also where the engine's physics are measured."""

@@ -1,9 +1,11 @@
 """What is run, and in which order."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
+from benchmarks.e2e import model
 from benchmarks.e2e.cases import (
     BASELINES,
     CELLS,
@@ -22,10 +24,15 @@ from benchmarks.e2e.cases import (
     spec_of,
     with_engines,
 )
+from benchmarks.e2e.checks import LOW_PRESSURE_MAX, PRESSURE_MIN
+from benchmarks.e2e.delays.env import Shape, gaps_of
+from benchmarks.e2e.measures import pressure
 from benchmarks.e2e.records import key_of
 from benchmarks.schedule.cases import VENUS
+from domain.engine import PAGE_TOKENS
 from domain.knobs import KNOBS
 from domain.plan import Mechanism, StrategyName
+from simulation.recorded import RecordedGroup, RecordedRollout, RecordedTurn
 from venusrl.models.job_spec import JobSpec
 
 
@@ -88,3 +95,38 @@ def test_every_spec_is_one_that_the_platform_reads() -> None:
 def test_a_key_tells_runs_apart_that_are_not_the_same() -> None:
     cases = [*all_cases(CELLS, SEEDS, STEPS), *quick_cases()]
     assert len({key_of(case) for case in cases}) == len(cases)
+
+
+def drawn_group(task: int, size: int) -> RecordedGroup:
+    """A group of drawn episodes with answers of mean length."""
+    answer = round(model.ANSWER_TOKENS)
+    members = []
+    for member in range(size):
+        turns, context, new = [], 0, Shape().prompt + WRAPPING
+        gaps = gaps_of(Shape(), f"train-{task:04d}", Random(task * size + member))
+        for said in [*(len(gap.text) + WRAPPING for gap in gaps), 0]:
+            context += new
+            turns.append(RecordedTurn(context, new, answer, 0.1, 0.0))
+            context, new = context + answer, said
+        members.append(RecordedRollout("host", 0.0, 1.0, tuple(turns), None))
+    return RecordedGroup(task, 0.0, 1.0, 1.0, tuple(members))
+
+
+WRAPPING = 2
+"""Characters around a message."""
+
+
+def test_drawn_contexts_make_the_pressure_that_the_cells_are_for_and_each_fits() -> None:
+    groups = [drawn_group(task, PRESSURE.group_size) for task in range(64)]
+    found = {
+        cell.name: pressure(groups, cell.groups_open_max, cell.kv_pages, cell.engines)
+        for cell in CELLS
+    }
+    assert found["low"] < LOW_PRESSURE_MAX / 2
+    assert found["pressure"] > PRESSURE_MIN * 1.1
+    longest = max(
+        one.turns[-1].prompt_tokens + one.turns[-1].output_tokens
+        for group in groups
+        for one in group.rollouts
+    )
+    assert longest * 1.2 < PRESSURE.context_tokens <= PRESSURE.kv_pages * PAGE_TOKENS
