@@ -71,11 +71,9 @@ class Cell:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Settings of the installation."""
+        """Settings of the installation; without others outer tiers have no pages."""
         return {
             "VENUS_KV_PAGES": str(self.kv_pages),
-            "VENUS_KV_HOST_PAGES": "0",
-            "VENUS_KV_DISK_PAGES": "0",
             "VENUS_ENGINE_SLOTS": str(self.slots),
             "VENUS_CONTEXT_TOKENS": str(self.context_tokens),
             "VENUS_POOL_ENGINES": str(self.engines),
