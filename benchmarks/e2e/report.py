@@ -60,7 +60,11 @@ def report_of(file: Path) -> Report:
         if (kept := read_kept(file, one.key)) is not None
     }
     simulated = dict(_simulated(file, runs, references))
-    physics = {seed: measured(kept.job) for seed, kept in sorted(references.items())}
+    physics = {
+        seed: found
+        for seed, kept in sorted(references.items())
+        if (found := measured(kept.job)) is not None
+    }
     return Report(runs, len(every) - len(runs), simulated, physics)
 
 
@@ -225,7 +229,7 @@ def _coordinator(runs: Sequence[Run]) -> str:
 
 def _physics(report: Report) -> str:
     if not report.physics:
-        return "No run of `venus` at low pressure yet, from which costs are fitted.\n"
+        return "No run of `venus` at low pressure yet from which costs can be fitted.\n"
     text = (
         "Least squares over the recorded turns of `venus` at low pressure. With one engine nothing is"
         " moved between engines, and without outer tiers nothing leaves the device: neither link is"

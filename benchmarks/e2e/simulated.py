@@ -55,10 +55,16 @@ class ExactGroups:
         return found
 
 
-def measured(job: RecordedJob) -> Physics:
-    """Fit the costs to a recorded job."""
+def measured(job: RecordedJob) -> Physics | None:
+    """Fit the costs to a recorded job; None where its turns do not tell a decode step from the rest.
+
+    On a machine whose cores others take, long contexts and long waits go together and the fit gives all
+    to them; an engine without a step is none.
+    """
     rows = [row for of_group in engine_rows(job.groups).values() for row in of_group]
     fit = fit_engine(rows, job.slots, job.kv_tokens)
+    if fit.rates.step_s <= 0.0:
+        return None
     trainer = fit_trainer(job.steps, job.groups_per_batch)
     crowds = crowds_of(job, waits_of(job))
     return Physics(
@@ -87,6 +93,8 @@ def simulated_step_s(run: Run, kept: Kept, reference: Kept) -> float | None:
     `kept` says what was asked (the normalised spec), `reference` what work and costs are.
     """
     known = measured(reference.job)
+    if known is None:
+        return None
     rates = replace(
         known.rates,
         engine=replace(known.engine, kv_tokens=run.kv_pages * PAGE_TOKENS, slots=run.slots),

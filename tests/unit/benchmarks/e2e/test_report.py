@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.e2e import simulated
 from benchmarks.e2e.cases import LOW, STEPS, all_cases, spec_of
 from benchmarks.e2e.records import Kept, append
 from benchmarks.e2e.report import markdown, report_of, write
@@ -12,6 +13,7 @@ from benchmarks.e2e.simulated import exact_groups, measured, simulated_step_s
 from benchmarks.schedule.cases import VENUS
 from domain.ids import repeat_of
 from simulation.plan import CannotModel
+from simulation.recorded import fit_engine
 from tests.unit.benchmarks.e2e.small import job, run
 
 SYNC = "slime-sync published"
@@ -54,6 +56,7 @@ def test_without_a_whole_reference_nothing_is_simulated() -> None:
 
 def test_costs_are_fitted_to_all_turns_that_were_recorded() -> None:
     physics = measured(job())
+    assert physics is not None
     assert physics.turns == 8
     assert physics.rates.sync_s == pytest.approx(0.3)
 
@@ -74,3 +77,11 @@ def test_the_page_shows_real_beside_simulated_and_what_was_left_out(tmp_path: Pa
     records = json.loads((tmp_path / "docs" / "e2e.json").read_text())
     assert {record["strategy"] for record in records} == {"venus", "slime-sync"}
     assert all(record["simulated_step_s"] > 0 for record in records)
+
+
+def test_turns_that_tell_no_decode_step_give_no_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = fit_engine([], 4, 64)
+    monkeypatch.setattr(simulated, "fit_engine", lambda *_: known)
+    assert known.rates.step_s == 0.0
+    assert measured(job()) is None
+    assert simulated_step_s(run(kv_pages=64, slots=4), kept(), kept()) is None
