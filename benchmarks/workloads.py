@@ -16,6 +16,9 @@ from simulation.workload.workload import Bases, Workload
 
 TRACES_VARIABLE: Final = "VENUS_TRACES"
 
+TRACES_BESIDE: Final = Path(__file__).resolve().parents[2] / "shared" / "traces" / "dev"
+"""Where recorded traces lie when the environment names no folder: beside the tree."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -27,9 +30,11 @@ class Source:
 
 
 def traces_folder() -> Path | None:
-    """The folder of recorded traces, if the environment names one."""
+    """The folder that the environment names, else the one beside the tree; None: the generator."""
     named = os.environ.get(TRACES_VARIABLE)
-    return Path(named) if named else None
+    if named:
+        return Path(named)
+    return TRACES_BESIDE if TRACES_BESIDE.is_dir() else None
 
 
 @cache

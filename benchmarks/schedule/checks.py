@@ -76,7 +76,8 @@ def _ratios(table: Table) -> Iterable[Check]:
         if row is None:
             yield _missing(what, wanted)
         else:
-            yield Check(what, wanted, f"{row.ratio:.3f}", row.ratio <= limit)
+            said = f"{row.ratio:.3f}, median of {len(row.records)} seeds"
+            yield Check(what, wanted, said, row.ratio <= limit)
 
 
 def _parities(table: Table) -> Iterable[Check]:

@@ -18,9 +18,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CODE: Final = ("simulation", "kv", "scheduler/core", "domain")
 """What decides a run; a change in any file of them makes older records void."""
 
-TRACES_BESIDE: Final = ROOT.parent / "shared" / "traces" / "dev"
-"""Where recorded traces lie when the environment names no folder."""
-
 DIGITS: Final = 6
 """Significant digits of a figure in a record; seeds differ in the second."""
 
@@ -100,14 +97,6 @@ class Record:
         return max((int(lag) for lag in self.staleness), default=0)
 
 
-def folder_of_traces() -> Path | None:
-    """The folder that the environment names, else the one beside the tree; None: the generator."""
-    named = traces_folder()
-    if named is not None:
-        return named
-    return TRACES_BESIDE if TRACES_BESIDE.is_dir() else None
-
-
 @cache
 def code_digest() -> str:
     """Digest of every file that decides a run."""
@@ -143,7 +132,7 @@ class Context:
     fixed: str = field(default_factory=lambda: fixed().sha256)
     code: str = field(default_factory=code_digest)
     commit: str = field(default_factory=commit_of_tree)
-    folder: Path | None = field(default_factory=folder_of_traces)
+    folder: Path | None = field(default_factory=traces_folder)
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from benchmarks.schedule.cases import (
     ABLATED,
     QUALITIES,
+    RANDOM,
     VENUS,
     Cell,
     ablation_entries,
@@ -62,6 +64,7 @@ def markdown(report: Report) -> str:
     parts = [
         _head(report),
         "## What it must show\n\n" + _checks(all_checks(report.table)),
+        "## What the order is worth\n\n" + _order(report.table),
         "## Cells\n\n" + _legend(),
         *(_cell(cell, rows) for cell, rows in report.table.items()),
         "## One mechanism off at a time\n\n" + _ablation(report.table),
@@ -108,6 +111,25 @@ def _checks(checks: Sequence[Check]) -> str:
     said = f"{counts['pass']} pass, {counts['FAIL']} fail, {counts['missing']} not run.\n\n"
     rows = [(one.what, one.wanted, one.reached, one.verdict) for one in checks]
     return said + _grid(("check", "wanted", "reached, simulated", ""), rows)
+
+
+def _order(table: Table) -> str:
+    """`venus` beside its own mechanisms in a drawn order."""
+    found = {
+        cell: speedup(rows[VENUS.name], rows[RANDOM.name])
+        for cell, rows in table.items()
+        if VENUS.name in rows and RANDOM.name in rows
+    }
+    known = sorted((worth, cell.title) for cell, worth in found.items() if worth is not None)
+    if not known:
+        return "`random` was not run.\n"
+    (least, worst), (most, best) = known[0], known[-1]
+    return (
+        f"`random` has every mechanism of `venus` and draws the order of groups. `venus` is "
+        f"{median(worth for worth, _ in known):.3f} times as fast, median of {len(known)} cells; least "
+        f"{least:.3f} ({worst}), most {most:.3f} ({best}); in {sum(worth < 1 for worth, _ in known)} "
+        f"cells `random` is faster.\n"
+    )
 
 
 def _legend() -> str:

@@ -120,8 +120,12 @@ FAILPOINTS: Final = (
 )
 """Every failpoint on the way of a job; a test compares."""
 
-ELSEWHERE: Final = frozenset({"webhook.sent"})
-"""No job depends on them; `tests/integration/webhooks/test_crashes.py` kills there."""
+ELSEWHERE: Final = frozenset(
+    {"webhook.sent", "engine.kv.store", "engine.kv.fetch", "kv.exported", "kv.fetched"}
+)
+"""No small job passes them. `tests/integration/webhooks/test_crashes.py` kills at the first,
+`tests/integration/workers/rollout/test_migration_kills.py` at those of a rollout that moves; pages that are
+lost on their way are in `tests/unit/workers/rollout/embedded/test_outer.py`."""
 
 OWN_VICTIM: Final = {
     Place.LEADER: Victim.LEADER,

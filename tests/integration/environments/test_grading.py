@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.integration.environments.helpers import CALC, TASK, rollout_of, running, running_source
 from tests.support.requirements import requires
 from tests.support.sandbox_port import RecordingPort
+from venusrl.env._runner.grading import CHILDREN_MAX
 from venusrl.env.host.ports import GRADING_TURN, EnvironmentFault
 from venusrl.env.messages import Message, Task
 from venusrl.env.sandbox import CallKey, SandboxError
@@ -106,6 +107,21 @@ async def score(self, rollout):
         "timeout",
         1.0,
     ]
+
+
+async def test_a_reward_that_dies_is_no_timeout_however_long_it_stood_behind_others(
+    tmp_path: Path,
+) -> None:
+    body = """
+@reward(timeout_s=0.3)
+async def score(self, rollout):
+    if rollout.task.id == "dies":
+        os._exit(3)
+    while True: pass
+"""
+    spinning = ["spins"] * CHILDREN_MAX
+    values = await totals(tmp_path, body, *spinning, "dies")
+    assert reasons(values) == ["timeout"] * CHILDREN_MAX + ["grader_crashed"]
 
 
 async def test_what_a_reward_raises_is_its_reason(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import workloads
 from benchmarks.fixed import fixed
 from benchmarks.workloads import TRACES_VARIABLE, source_of, traces_folder, workload_of
 from simulation.summary import pressure
@@ -28,7 +29,15 @@ def test_the_generator_is_used_where_they_are_not(tmp_path: Path) -> None:
 def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRACES_VARIABLE, "somewhere")
     assert traces_folder() == Path("somewhere")
-    monkeypatch.delenv(TRACES_VARIABLE)
+
+
+def test_without_a_name_it_is_the_folder_beside_the_tree(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(TRACES_VARIABLE, raising=False)
+    monkeypatch.setattr(workloads, "TRACES_BESIDE", tmp_path)
+    assert traces_folder() == tmp_path
+    monkeypatch.setattr(workloads, "TRACES_BESIDE", tmp_path / "none")
     assert traces_folder() is None
 
 

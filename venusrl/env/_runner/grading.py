@@ -80,7 +80,7 @@ class Grader:
     async def grade(self, request: GradeRequest) -> list[dict[str, Json]]:
         """Values of every component, one record a rollout in the order given."""
         jobs = _jobs(self._cls.components(), len(request.rollouts))
-        values = await self._run_child(request, dict(enumerate(jobs)))
+        values, _ = await self._run_child(request, dict(enumerate(jobs)))
         unfinished = {number: job for number, job in enumerate(jobs) if number not in values}
         alone = await asyncio.gather(
             *(self._run_alone(request, number, job) for number, job in unfinished.items())
@@ -92,20 +92,23 @@ class Grader:
     async def _run_alone(
         self, request: GradeRequest, number: int, job: Job
     ) -> dict[int, list[Value]]:
-        started = asyncio.get_running_loop().time()
-        values = await self._run_child(request, {number: job})
+        values, is_stuck = await self._run_child(request, {number: job})
         if number in values:
             return values
-        stuck = asyncio.get_running_loop().time() - started >= job.spec.timeout_s
-        verdict = Unscorable("timeout" if stuck else "grader_crashed", f"component {job.spec.name}")
+        reason = "timeout" if is_stuck else "grader_crashed"
+        verdict = Unscorable(reason, f"component {job.spec.name}")
         return {number: [verdict] * _width(job, request)}
 
     async def _run_child(
         self, request: GradeRequest, jobs: Mapping[int, Job]
-    ) -> dict[int, list[Value]]:
-        """Run jobs in one child; jobs that it did not finish are missing from the answer."""
+    ) -> tuple[dict[int, list[Value]], bool]:
+        """Run jobs in one child; jobs that it did not finish are missing from the answer.
+
+        The flag says that it lived past its limit: how long it stood behind others does not count.
+        """
+        is_stuck = False
         if not jobs:
-            return {}
+            return {}, is_stuck
         limit_s = max(job.spec.timeout_s for job in jobs.values()) + KILL_GRACE_S
         async with self._children:
             pid, ours = await _forked(partial(_child, self._cls, self._config, request, jobs))
@@ -114,12 +117,14 @@ class Grader:
             try:
                 async with asyncio.timeout(limit_s):
                     await self._relay(Channel(reader, writer), request, jobs, values)
-            except (TimeoutError, ChannelClosed, ValueError):
+            except TimeoutError:
+                is_stuck = True
+            except (ChannelClosed, ValueError):
                 pass  # What is missing from `values` says it; the caller decides.
             finally:
                 writer.close()
                 await _kill_and_reap(pid)
-            return values
+            return values, is_stuck
 
     async def _relay(
         self,

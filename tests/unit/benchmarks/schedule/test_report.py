@@ -14,7 +14,7 @@ RUNS = [
     record("ttl published", 90.0),
     record("slime-async published", 150.0, async_ratio=24.0, max_staleness=24),
     record("venus normal without tiers", 66.0),
-    record("venus normal predictor 0.5", 57.0),
+    record("venus normal nearest predictor 0.5", 57.0),
 ]
 
 
@@ -33,6 +33,13 @@ def test_an_ablation_is_seconds_beside_those_of_venus() -> None:
     text = markdown(report_of(RUNS))
     assert "| tiers | 1.100 |" in text
     assert "| 0.5 | 0.950 |" in text
+
+
+def test_the_order_stands_beside_a_drawn_one() -> None:
+    text = markdown(report_of([*RUNS, record("random normal", 54.0)]))
+    assert "0.900 times as fast, median of 1 cells" in text
+    assert "in 1 cells `random` is faster" in text
+    assert "`random` was not run." in markdown(report_of(RUNS))
 
 
 def test_records_of_other_code_are_left_out_and_counted() -> None:

@@ -31,7 +31,8 @@ DRAWN = {"swe_glm": 1_500, "terminal_mini": 6_000}
 tenth. Those of `terminal_mini` are short, and their seconds rise steeply between two peaks."""
 
 needs_traces = pytest.mark.skipif(
-    traces_folder() is None, reason="VENUS_TRACES names no folder of recorded traces"
+    traces_folder() is None,
+    reason="no recorded traces: VENUS_TRACES names no folder, none is beside the tree",
 )
 
 
