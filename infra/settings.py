@@ -185,7 +185,12 @@ class Settings:
             object_store_url=source.get("OBJECT_STORE_URL") or (home / "objects").as_uri(),
             profile=profile,
             limits=_overlaid(
-                source, SMALL_LIMITS if is_small else Limits(), LIMIT_VARIABLES, _positive
+                source,
+                _overlaid(
+                    source, SMALL_LIMITS if is_small else Limits(), LIMIT_VARIABLES, _positive
+                ),
+                OUTER_TIER_VARIABLES,
+                _count,
             ),
             intervals=_overlaid(
                 source, FAST_INTERVALS if is_small else Intervals(), INTERVAL_VARIABLES, _seconds
@@ -212,14 +217,18 @@ LIMIT_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_CONTEXT_TOKENS": "context_tokens",
     "VENUS_KV_PAGE_TOKENS": "kv_page_tokens",
     "VENUS_KV_PAGES": "kv_pages",
-    "VENUS_KV_HOST_PAGES": "kv_host_pages",
-    "VENUS_KV_DISK_PAGES": "kv_disk_pages",
     "VENUS_ENGINE_SLOTS": "engine_slots",
     "VENUS_SANDBOXES": "sandboxes",
     "VENUS_UPLOAD_BYTES": "upload_bytes",
     "VENUS_ASSET_BYTES": "asset_bytes",
     "VENUS_REQUEST_BYTES": "request_bytes",
 }
+
+OUTER_TIER_VARIABLES: Final[Mapping[str, str]] = {
+    "VENUS_KV_HOST_PAGES": "kv_host_pages",
+    "VENUS_KV_DISK_PAGES": "kv_disk_pages",
+}
+"""Limits that may be 0: the tier is off."""
 
 INTERVAL_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_LEADER_TTL_S": "leader_ttl_s",
@@ -255,6 +264,7 @@ VARIABLES: Final = (
     "OBJECT_STORE_URL",
     "VENUS_PROFILE",
     *LIMIT_VARIABLES,
+    *OUTER_TIER_VARIABLES,
     *INTERVAL_VARIABLES,
     *POOL_VARIABLES,
     "VENUS_TENANTS",

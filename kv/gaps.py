@@ -72,8 +72,11 @@ def room_value(floor_s: float, full_step_s: float, active_share: float) -> float
 
     A step over a share k of the device costs F + k x C (F the step's floor, C the read of a full
     device) and samples in proportion to k, so the rate is k / (F + k x C). Its slope over the rate
-    at k = 1 is F x (F + C) / (F + k x C)^2: small on a full device, large on one that idles.
+    at k = 1 is F x (F + C) / (F + k x C)^2: small on a full device, large on one that idles. Without a
+    floor the rate is 1 / C whatever is in use: more room is worth nothing.
     """
+    if floor_s <= 0.0:
+        return 0.0
     step_s = floor_s + active_share * (full_step_s - floor_s)
     return floor_s * full_step_s / (step_s * step_s)
 

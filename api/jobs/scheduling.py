@@ -110,7 +110,8 @@ def _check_sync(spec: JobSpec, outcome: Outcome) -> None:
     if ratio != "auto" and ratio > sampled:
         message = f"slime-sync begins {sampled:g} batches at a time, whatever the ratio."
         outcome.warn("/scheduling/async_ratio", "no_effect", message, "Leave the ratio auto.")
-    if scheduling.max_staleness > 0 and sampled <= 1.0:
+    is_asked = "max_staleness" in scheduling.model_fields_set and scheduling.max_staleness > 0
+    if is_asked and sampled <= 1.0:
         message = "slime-sync generates nothing for a later step: its groups are never stale."
         outcome.warn("/scheduling/max_staleness", "no_effect", message, "Set it to 0.")
     allowed = min(sampled if ratio == "auto" else ratio, scheduling.max_staleness + 1)

@@ -80,9 +80,13 @@ class Leadership:
         return result.rowcount == 1
 
     async def resign(self, term: int) -> None:
-        """Clear the address, so that the next leader need not wait for our heartbeat to age."""
+        """Clear the address, so that the next leader need not wait for our heartbeat to age.
+
+        The lock is given back here: the server ends a closed session when it gets to it.
+        """
         connection = await self._connect()
         await connection.execute("update leadership set address = '' where term = %s", (term,))
+        await connection.execute("select pg_advisory_unlock_all()")
         await self.close()
 
     async def close(self) -> None:

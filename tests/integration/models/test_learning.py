@@ -1,6 +1,8 @@
 """The built-in models learn by reinforcement, and do not without a true reward."""
 
 from pathlib import Path
+from statistics import median
+from typing import Final
 
 import pytest
 
@@ -8,13 +10,16 @@ from benchmarks.inprocess_rl import Settings, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+SHUFFLED_SEEDS: Final = (11, 12, 13, 14, 15)
+"""Odd, so that the median is one of them; true rewards move every one of them by 0.9."""
+
 
 async def outcome(
-    model: str, path: Path, *, steps: int, is_shuffled: bool = False
+    model: str, path: Path, *, steps: int, seed: int = 11, is_shuffled: bool = False
 ) -> dict[str, object]:
     settings = Settings(
         model=model,
-        seed=11,
+        seed=seed,
         steps=steps,
         groups=8,
         group_size=8,
@@ -40,5 +45,9 @@ async def test_the_held_out_score_of_a_builtin_model_rises(
 
 
 async def test_the_score_stays_where_it_was_when_rewards_are_shuffled(tmp_path: Path) -> None:
-    result = await outcome("tiny-calc", tmp_path, steps=24, is_shuffled=True)
-    assert abs(risen(result, "greedy")) <= 0.05
+    """Noise is a random walk of the weights: one seed in about thirty drifts by more than the limit."""
+    drifts = []
+    for seed in SHUFFLED_SEEDS:
+        shuffled = await outcome("tiny-calc", tmp_path, steps=24, seed=seed, is_shuffled=True)
+        drifts.append(risen(shuffled, "greedy"))
+    assert abs(median(drifts)) <= 0.05, drifts

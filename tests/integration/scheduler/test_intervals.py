@@ -1,7 +1,6 @@
 """Intervals of leases: they tile the time for which a host was wanted, whatever happens to it."""
 
 import random
-from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -21,19 +20,6 @@ HOST = host_id(ATTEMPT, "engine0")
 TTL_S = 30.0
 
 Keeper = psycopg.Connection[tuple[object, ...]]
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, 2)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-def keeper(database_url: str) -> Iterator[Keeper]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        yield connection
 
 
 async def declare(database: Database, host: HostId = HOST) -> None:

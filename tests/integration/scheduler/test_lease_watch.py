@@ -1,6 +1,5 @@
 """Which hosts the leader wakes keepers for: a bound for a job's hosts, none for node agents."""
 
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -33,13 +32,12 @@ class Wakes:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, 2)
+async def database(database: Database) -> Database:
+    """With a leader of term 1."""
     async with database.begin() as connection:
         row = {"id": 1, "term": 1, "address": "here", "key": b"k", "backend_pid": 1}
         await connection.execute(insert(t.leadership).values(**row, heartbeat_at=func.now()))
-    yield database
-    await database.close()
+    return database
 
 
 async def ended_often(database: Database, host: HostId, attempt: AttemptId | None) -> None:

@@ -1,7 +1,5 @@
 """Host leases: claim by compare-and-set, fencing by epoch, expiry by database time."""
 
-from collections.abc import AsyncIterator, Iterator
-
 import psycopg
 import pytest
 from sqlalchemy import text
@@ -16,19 +14,6 @@ from tests.support import eventually
 
 HOST = HostId("host_x_trainer")
 TTL_S = 30.0
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, 2)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-def keeper(database_url: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        yield connection
 
 
 async def declare(database: Database) -> None:

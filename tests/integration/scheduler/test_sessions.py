@@ -1,7 +1,5 @@
 """Sessions with the database: a process that stands still in mid transaction holds up nobody."""
 
-from collections.abc import AsyncIterator, Iterator
-
 import psycopg
 import pytest
 from sqlalchemy import bindparam, insert, select, text, update
@@ -21,19 +19,6 @@ HOST, OTHER = HostId("host_x_trainer"), HostId("host_x_engine0")
 TTL_S = 30.0
 
 Session = psycopg.Connection[tuple[object, ...]]
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, 2)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-def keeper(database_url: str) -> Iterator[Session]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        yield connection
 
 
 async def declare(database: Database, host: HostId = HOST) -> None:

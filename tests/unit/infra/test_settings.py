@@ -33,10 +33,19 @@ def test_pool_children_keep_every_host_and_a_spare() -> None:
     assert pool.children == 3 + 1 + 1 + 1
 
 
+@pytest.mark.parametrize("variable", ["VENUS_KV_HOST_PAGES", "VENUS_KV_DISK_PAGES"])
+def test_an_outer_tier_may_have_no_page(variable: str) -> None:
+    limits = Settings.from_env({variable: "0"}).limits
+    assert (limits.kv_host_pages, limits.kv_disk_pages) == (0, 0)
+    with pytest.raises(BadSettingError, match=variable):
+        Settings.from_env({variable: "-1"})
+
+
 @pytest.mark.parametrize(
     ("variable", "text"),
     [
         ("VENUS_PROFILE", "tiny"),
+        ("VENUS_KV_PAGES", "0"),
         ("VENUS_API_PORT", "eighty"),
         ("VENUS_API_PORT", "65536"),
         ("VENUS_POOL_ENGINES", "-1"),

@@ -83,7 +83,9 @@ def test_a_switch_is_a_whole_number() -> None:
     ("strategy", "changes", "expected"),
     [
         ("slime-sync", {"max_staleness": 0}, []),
-        ("slime-sync", {}, [("/scheduling/max_staleness", "no_effect", "warning")]),
+        ("slime-sync", {}, []),
+        ("slime-sync", {"max_staleness": 2},
+         [("/scheduling/max_staleness", "no_effect", "warning")]),
         ("slime-sync", {"max_staleness": 0, "async_ratio": 2.0},
          [("/scheduling/async_ratio", "no_effect", "warning")]),
         ("slime-sync", {"max_staleness": 1, "knobs": {"over_sampling": 2.0}}, []),
