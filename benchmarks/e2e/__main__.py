@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.e2e.cases import CELLS, SEEDS, STEPS, Case, all_cases, quick_cases, with_engines
+from benchmarks.e2e.costs import measure
 from benchmarks.e2e.quick import faults_of
 from benchmarks.e2e.records import DEFAULT_FILE, Run, append, key_of, read_lines
 from benchmarks.e2e.runner import RUN_S_MAX, bench
@@ -27,15 +28,24 @@ QUICK_RUN_S_MAX: Final = 150.0
 
 
 def run_cases(
-    cases: Sequence[Case], file: Path, until: float, limit_s: float = RUN_S_MAX
+    cases: Sequence[Case],
+    file: Path,
+    until: float,
+    limit_s: float = RUN_S_MAX,
+    *,
+    is_measuring: bool = True,
 ) -> Iterator[Run | None]:
-    """Run what the file lacks until that time (of `time.monotonic`); None for a run that failed."""
+    """Run what the file lacks until that time (of `time.monotonic`); None for a run that failed.
+
+    `is_measuring`: what the engine costs on this machine comes first, for the simulated side.
+    """
     known = {run.key for run in read_lines(file)}
     missing = [case for case in cases if key_of(case) not in known]
+    costs = measure() if missing and is_measuring else None
     for (cell, _), block in groupby(missing, key=lambda case: (case.cell, case.seed)):
         if time.monotonic() >= until:
             return
-        with bench(cell) as stack:
+        with bench(cell, costs) as stack:
             for case in block:
                 if time.monotonic() >= until:
                     return
@@ -73,7 +83,7 @@ def chosen_cases(asked: argparse.Namespace) -> list[Case]:
 def quick(file: Path) -> int:
     """The short benchmark: 1 when a run did not end whole or `venus` is behind."""
     file.unlink(missing_ok=True)
-    runs = list(run_cases(quick_cases(), file, float("inf"), QUICK_RUN_S_MAX))
+    runs = list(run_cases(quick_cases(), file, float("inf"), QUICK_RUN_S_MAX, is_measuring=False))
     faults = faults_of([run for run in runs if run is not None], len(quick_cases()))
     for fault in faults:
         print(f"FAULT {fault}")

@@ -62,7 +62,7 @@ class Cell:
     """More than rollouts may be in flight within a and m, so that pages are what is scarce."""
     group_size: int = 4
     groups_per_batch: int = 4
-    context_tokens: int = 6144
+    context_tokens: int = 8192
 
     @property
     def groups_open_max(self) -> int:
@@ -85,10 +85,10 @@ class Cell:
         }
 
 
-PRESSURE: Final = Cell("pressure", kv_pages=460)
-"""24 rollouts at their mean contexts want about 1,160 pages: two and a half times what there is."""
+PRESSURE: Final = Cell("pressure", kv_pages=780)
+"""24 rollouts at their mean contexts want about 1,950 pages: two and a half times what there is."""
 
-LOW: Final = Cell("low", kv_pages=4096)
+LOW: Final = Cell("low", kv_pages=6144)
 """Pages for all that a and m let be in flight; also where the engine's physics are measured."""
 
 CELLS: Final = (LOW, PRESSURE)

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.e2e.cases import Case
+from benchmarks.e2e.costs import Costs
 from benchmarks.e2e.measures import Member
 from benchmarks.schedule.records import ROOT, commit_of_tree, rounded
 from simulation.recorded import RecordedJob
@@ -88,6 +89,8 @@ class Kept:
     job: RecordedJob
     members: tuple[Member, ...]
     spec: dict[str, object] = field(default_factory=dict)
+    costs: Costs | None = None
+    """Of this machine's engine, where they were measured."""
 
 
 def work_digest(members: tuple[Member, ...]) -> str:

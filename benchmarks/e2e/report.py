@@ -61,9 +61,9 @@ def report_of(file: Path) -> Report:
     }
     simulated = dict(_simulated(file, runs, references))
     physics = {
-        seed: found
+        seed: measured(kept.job, kept.costs)
         for seed, kept in sorted(references.items())
-        if (found := measured(kept.job)) is not None
+        if kept.costs is not None
     }
     return Report(runs, len(every) - len(runs), simulated, physics)
 
@@ -231,17 +231,19 @@ def _physics(report: Report) -> str:
     if not report.physics:
         return "No run of `venus` at low pressure yet from which costs can be fitted.\n"
     text = (
-        "Least squares over the recorded turns of `venus` at low pressure. With one engine nothing is"
-        " moved between engines, and without outer tiers nothing leaves the device: neither link is"
-        " measured here; `make bench-engine` does.\n\n"
+        "Costs of the engine beside nothing, times the factor by which the recorded turns of `venus` at"
+        " low pressure are dearer (their geometric mean). With one engine nothing is moved between"
+        " engines, and without outer tiers nothing leaves the device: neither link is measured here;"
+        " `make bench-engine` does.\n\n"
     )
     head = (
-        "seed", "decode step, ms", "KV token read, ns", "prefill token, ms", "off by (sd of log)",
+        "seed", "factor", "decode step, ms", "KV token read, ns", "prefill token, ms", "off by (sd of log)",
         "turns", "trainer token, ms", "update, s", "sync, s",
     )  # fmt: skip
     lines = [
         (
             str(seed),
+            f"{one.scale:.2f}",
             f"{one.engine.step_s * 1e3:.2f}",
             f"{one.engine.kv_token_s * 1e9:.0f}",
             f"{one.engine.prefill_token_s * 1e3:.3f}",

@@ -5,13 +5,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from benchmarks.e2e import measures, model
 from benchmarks.e2e.cases import Case, Cell, bounds_of, is_within, spec_of
+from benchmarks.e2e.costs import Costs
 from benchmarks.e2e.measures import Member
 from benchmarks.e2e.records import Kept, Run, stamps, work_digest
 from domain.event_log import LogRecord
@@ -65,6 +66,7 @@ class Bench:
 
     stack: Stack
     model: str
+    costs: Costs | None = None
 
     def run(self, case: Case, limit_s: float = RUN_S_MAX) -> tuple[Run, Kept]:
         """The job to its end, and its figures. Raises what the client raises when it does not succeed."""
@@ -77,17 +79,18 @@ class Bench:
             client.jobs.cancel(job.id)
             client.jobs.wait_for(job.id, ["cancelled"], timeout_s=CANCEL_S_MAX)
             raise
-        return _read(self.stack, case, job.id, load)
+        run, kept = _read(self.stack, case, job.id, load)
+        return run, replace(kept, costs=self.costs)
 
 
 @contextmanager
-def bench(cell: Cell) -> Iterator[Bench]:
+def bench(cell: Cell, costs: Costs | None = None) -> Iterator[Bench]:
     """A stack with the sizes of a cell, for all its runs of one seed."""
     with TemporaryDirectory() as folder, running_stack(StackPlan(environ=cell.environ)) as stack:
         version = stack.client.environments.push(PACKAGE, wait_s=None)
         stack.client.environments.wait(version)
         built = stack.client.models.upload("uniform", model.build(Path(folder) / "model"))
-        yield Bench(stack, built.ref)
+        yield Bench(stack, built.ref, costs)
 
 
 def _read(stack: Stack, case: Case, job_id: str, load: float) -> tuple[Run, Kept]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from benchmarks.e2e.costs import Costs, scale_of
 from benchmarks.e2e.records import Kept, Run
 from domain.engine import PAGE_TOKENS
 from domain.ids import task_ordinal
@@ -18,7 +19,6 @@ from simulation.recorded import (
     RecordedJob,
     crowds_of,
     engine_rows,
-    fit_engine,
     fit_trainer,
     sync_s_of,
     waits_of,
@@ -38,6 +38,8 @@ class Physics:
     spread: float
     """Standard deviation of the logarithm by which single turns miss the fit."""
     turns: int
+    scale: float
+    """How much dearer everything is than beside nothing."""
     rates: Rates
 
 
@@ -55,21 +57,19 @@ class ExactGroups:
         return found
 
 
-def measured(job: RecordedJob) -> Physics | None:
-    """Fit the costs to a recorded job; None where its turns do not tell a decode step from the rest.
+def measured(job: RecordedJob, costs: Costs) -> Physics:
+    """The engine's own costs at the size that a recorded job's turns say they have on the whole stack.
 
-    On a machine whose cores others take, long contexts and long waits go together and the fit gives all
-    to them; an engine without a step is none.
+    The turns alone do not tell the three apart: where others take the cores, long contexts and long
+    waits go together, and least squares give all to them.
     """
     rows = [row for of_group in engine_rows(job.groups).values() for row in of_group]
-    fit = fit_engine(rows, job.slots, job.kv_tokens)
-    if fit.rates.step_s <= 0.0:
-        return None
+    scale, spread = scale_of(costs, rows)
+    step_s, kv_token_s, prefill_token_s = (scale * one for one in costs.columns)
+    engine = EngineRates(step_s, kv_token_s, prefill_token_s, job.slots, job.kv_tokens)
     trainer = fit_trainer(job.steps, job.groups_per_batch)
     crowds = crowds_of(job, waits_of(job))
-    return Physics(
-        fit.rates, fit.spread, fit.turns, Rates(fit.rates, trainer, sync_s_of(job), crowds)
-    )
+    return Physics(engine, spread, len(rows), scale, Rates(engine, trainer, sync_s_of(job), crowds))
 
 
 def exact_groups(job: RecordedJob) -> ExactGroups:
@@ -92,9 +92,9 @@ def simulated_step_s(run: Run, kept: Kept, reference: Kept) -> float | None:
 
     `kept` says what was asked (the normalised spec), `reference` what work and costs are.
     """
-    known = measured(reference.job)
-    if known is None:
+    if reference.costs is None:
         return None
+    known = measured(reference.job, reference.costs)
     rates = replace(
         known.rates,
         engine=replace(known.engine, kv_tokens=run.kv_pages * PAGE_TOKENS, slots=run.slots),

@@ -45,13 +45,13 @@ class Shape:
     member_sigma: float = 0.4
     """Of the logarithm by which a rollout stretches its task's length."""
     turns_max: int = 20
-    prompt: int = 256
+    prompt: int = 1024
     """Characters."""
-    observation_min: int = 64
-    observation_max: int = 192
-    tool_s_median: float = 0.3
+    observation_min: int = 100
+    observation_max: int = 300
+    tool_s_median: float = 0.12
     tool_s_sigma: float = 1.0
-    tool_s_max: float = 4.0
+    tool_s_max: float = 2.0
 
 
 @dataclass(frozen=True)

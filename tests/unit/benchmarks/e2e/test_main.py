@@ -9,11 +9,13 @@ import pytest
 
 from benchmarks.e2e import __main__ as bench_main
 from benchmarks.e2e.cases import LOW, PRESSURE, Case, Cell, all_cases
+from benchmarks.e2e.costs import Costs
 from benchmarks.e2e.records import Kept, Run, key_of, read_lines
 from tests.unit.benchmarks.e2e.small import RUN, job
 from venusrl.client import WaitTimeout
 
 ENDLESS = float("inf")
+COSTS = Costs(1e-2, 1e-7, 1e-4)
 
 
 class Stacks:
@@ -23,10 +25,12 @@ class Stacks:
         self.started: list[Cell] = []
         self.ran: list[Case] = []
         self.stuck: set[str] = set()
+        self.costs: list[Costs | None] = []
 
     @contextmanager
-    def __call__(self, cell: Cell) -> Iterator["Stacks"]:
+    def __call__(self, cell: Cell, costs: Costs | None = None) -> Iterator["Stacks"]:
         self.started.append(cell)
+        self.costs.append(costs)
         yield self
 
     def run(self, case: Case, limit_s: float) -> tuple[Run, Kept]:
@@ -41,6 +45,7 @@ class Stacks:
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Stacks:
     made = Stacks()
     monkeypatch.setattr(bench_main, "bench", made)
+    monkeypatch.setattr(bench_main, "measure", lambda: COSTS)
     return made
 
 
@@ -57,6 +62,7 @@ def test_each_block_has_one_stack_and_what_is_there_is_not_run_again(
     assert stacks.started == [LOW]
     list(bench_main.run_cases(whole, file, ENDLESS))
     assert stacks.started == [LOW, LOW, PRESSURE]
+    assert stacks.costs == [COSTS] * 3
     assert stacks.ran == whole
     assert [one.key for one in read_lines(file)] == [key_of(case) for case in whole]
 
@@ -83,6 +89,7 @@ def test_nothing_begins_when_the_minutes_are_over(stacks: Stacks, tmp_path: Path
 def test_the_short_run_fails_when_a_job_does_not_end(stacks: Stacks, tmp_path: Path) -> None:
     file = tmp_path / "quick.jsonl"
     assert bench_main.quick(file) == 0
+    assert stacks.costs == [None]
     stacks.stuck = {"slime-sync published"}
     assert bench_main.quick(file) == 1
 

@@ -1,22 +1,23 @@
 """The simulated side of a recorded job, and the page."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.e2e import simulated
 from benchmarks.e2e.cases import LOW, STEPS, all_cases, spec_of
+from benchmarks.e2e.costs import Costs
 from benchmarks.e2e.records import Kept, append
 from benchmarks.e2e.report import markdown, report_of, write
 from benchmarks.e2e.simulated import exact_groups, measured, simulated_step_s
 from benchmarks.schedule.cases import VENUS
 from domain.ids import repeat_of
 from simulation.plan import CannotModel
-from simulation.recorded import fit_engine
 from tests.unit.benchmarks.e2e.small import job, run
 
 SYNC = "slime-sync published"
+COSTS = Costs(step_s=0.01, kv_token_s=0.0, prefill_token_s=0.0001)
 
 
 def kept(entry: str = VENUS.name) -> Kept:
@@ -26,7 +27,7 @@ def kept(entry: str = VENUS.name) -> Kept:
     spec["rollout"] |= {"group_size": 2, "groups_per_batch": 1}
     spec["stop"] = {"max_steps": 2}
     spec["scheduling"]["order"] = "oldest"
-    return Kept(job(), (), spec)
+    return Kept(job(), (), spec, COSTS)
 
 
 def test_groups_are_as_recorded_also_when_their_task_is_done_again() -> None:
@@ -55,9 +56,14 @@ def test_without_a_whole_reference_nothing_is_simulated() -> None:
 
 
 def test_costs_are_fitted_to_all_turns_that_were_recorded() -> None:
-    physics = measured(job())
-    assert physics is not None
+    physics = measured(job(), COSTS)
     assert physics.turns == 8
+    assert physics.engine.step_s / physics.engine.prefill_token_s == pytest.approx(100.0)
+    # Sixteen steps and thirty-two tokens of prefill took a second in each turn, no step waits for keys.
+    assert physics.engine.step_s * 16 + physics.engine.prefill_token_s * 32 == pytest.approx(
+        1.0, abs=0.01
+    )
+    assert physics.spread < 0.02
     assert physics.rates.sync_s == pytest.approx(0.3)
 
 
@@ -79,9 +85,6 @@ def test_the_page_shows_real_beside_simulated_and_what_was_left_out(tmp_path: Pa
     assert all(record["simulated_step_s"] > 0 for record in records)
 
 
-def test_turns_that_tell_no_decode_step_give_no_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = fit_engine([], 4, 64)
-    monkeypatch.setattr(simulated, "fit_engine", lambda *_: known)
-    assert known.rates.step_s == 0.0
-    assert measured(job()) is None
-    assert simulated_step_s(run(kv_pages=64, slots=4), kept(), kept()) is None
+def test_without_measured_costs_nothing_is_simulated() -> None:
+    bare = replace(kept(), costs=None)
+    assert simulated_step_s(run(kv_pages=64, slots=4), kept(), bare) is None
