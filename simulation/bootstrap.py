@@ -1,25 +1,29 @@
 """Recorded jobs as inputs of a plan: groups drawn with replacement, costs fitted to each draw."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from simulation.fitting import Row
+from simulation.likeness import correlation, share_of_own
 from simulation.plan import Course, Draw, PlannedGroup
 from simulation.rates import Crowds, Rates, Waits
 from simulation.recorded import (
     NotEnoughRecorded,
     RecordedGroup,
     RecordedJob,
+    RecordedRollout,
     crowds_of,
     engine_rows,
     fit_engine,
     fit_trainer,
+    grade_crowds_of,
     is_flat,
     sync_s_of,
     waits_of,
 )
 from simulation.usage import length, peak, union
+from simulation.workload.trajectory import Trajectory
 from simulation.workload.workload import chance_of
 
 
@@ -29,33 +33,45 @@ class DrawnGroups:
 
     groups: Sequence[RecordedGroup]
     waits: Mapping[tuple[int, int], Waits]
+    grade_crowds: Mapping[int, float]
+    alike: float
+    """Of the rewards of one group (`simulation.likeness`)."""
     size: int
     seed: int
 
     def group(self, ordinal: int) -> PlannedGroup:
-        """A recorded group. Where it has fewer members than asked for, some occur again.
+        """A recorded group. Where it has fewer members than asked for, others are drawn besides.
 
         Whether its rewards are all equal is judged of the members drawn, so that a larger group is
         flat less often.
         """
         chance = chance_of(self.seed, ordinal, "recorded group")
         source = self.groups[chance.randrange(len(self.groups))]
-        places = _places(len(source.rollouts), self.size, chance)
-        members = [source.rollouts[place] for place in places]
-        rewards = [one.reward for one in members]
+        members = self._members(source, chance)
+        rewards = [group.rollouts[place].reward for group, place in members]
         return PlannedGroup(
-            members=tuple(one.trajectory() for one in members),
-            waits=tuple(self.waits[source.ordinal, place] for place in places),
+            members=tuple(
+                _member(source, group, group.rollouts[place]) for group, place in members
+            ),
+            waits=tuple(self.waits[group.ordinal, place] for group, place in members),
             grade_s=max(source.graded_s - source.closed_s, 0.0),
             is_flat=is_flat(rewards),
+            grade_crowd=self.grade_crowds[source.ordinal],
         )
 
-
-def _places(count: int, size: int, chance: Random) -> Sequence[int]:
-    """Members of a recorded group that a drawn one has, by their places in it."""
-    if size <= count:
-        return chance.sample(range(count), size)
-    return [*range(count), *(chance.randrange(count) for _ in range(size - count))]
+    def _members(self, source: RecordedGroup, chance: Random) -> list[tuple[RecordedGroup, int]]:
+        """Whose rollout each member is, by group and place."""
+        count = len(source.rollouts)
+        if self.size <= count:
+            return [(source, place) for place in chance.sample(range(count), self.size)]
+        members = [(source, place) for place in range(count)]
+        while len(members) < self.size:
+            if chance.random() < share_of_own(len(members), self.alike):
+                members.append(members[chance.randrange(len(members))])
+            else:
+                other = self.groups[chance.randrange(len(self.groups))]
+                members.append((other, chance.randrange(len(other.rollouts))))
+        return members
 
 
 @dataclass(slots=True)
@@ -69,7 +85,9 @@ class RecordedInputs:
     _groups: list[RecordedGroup] = field(init=False, repr=False)
     _with_signal: list[RecordedGroup] = field(init=False, repr=False)
     _waits: dict[tuple[int, int], Waits] = field(init=False, repr=False)
+    _grade_crowds: dict[int, float] = field(init=False, repr=False)
     _crowds: Crowds = field(init=False, repr=False)
+    _alike: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises NotEnoughRecorded."""
@@ -80,7 +98,11 @@ class RecordedInputs:
         self._with_signal = [group for group in self._groups if not group.is_flat]
         self._rows = engine_rows(self._groups)
         self._waits = waits_of(self.job)
+        self._grade_crowds = grade_crowds_of(self.job)
         self._crowds = crowds_of(self.job, self._waits)
+        self._alike = correlation(
+            [[m.reward for m in g.rollouts if m.reward is not None] for g in self._groups]
+        )
 
     def draw(self, chance: Random, group_size: int) -> Draw:
         """One bootstrap sample of groups and of steps."""
@@ -93,8 +115,24 @@ class RecordedInputs:
         fitted = fit_engine(rows, self.slots or self.job.slots, self.job.kv_tokens)
         trainer = fit_trainer(steps, self.job.groups_per_batch)
         rates = Rates(fitted.rates, trainer, sync_s_of(self.job), self._crowds)
-        drawn = DrawnGroups(groups, self._waits, group_size, chance.getrandbits(32))
+        drawn = DrawnGroups(
+            groups,
+            self._waits,
+            self._grade_crowds,
+            self._alike,
+            group_size,
+            chance.getrandbits(32),
+        )
         return Draw(rates, drawn)
+
+
+def _member(group: RecordedGroup, origin: RecordedGroup, rollout: RecordedRollout) -> Trajectory:
+    """A rollout as a member of a group, whose prompt all members share."""
+    own = rollout.trajectory()
+    if origin is group:
+        return own
+    first = replace(own.turns[0], new_tokens=group.prefix_tokens)
+    return Trajectory((first, *own.turns[1:]))
 
 
 def _is_whole(group: RecordedGroup) -> bool:

@@ -71,6 +71,8 @@ class PlannedGroup:
     grade_s: float
     """From the last member's end to the verdicts."""
     is_flat: bool = False
+    grade_crowd: float = 0.0
+    """Rollouts that were in flight meanwhile."""
 
 
 class Groups(Protocol):

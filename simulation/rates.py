@@ -89,11 +89,13 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Crowds:
-    """The three waits of a rollout, each with its own dependence."""
+    """The waits of a rollout and its tools, each with its own dependence."""
 
     place: Crowd = Crowd()
     turn: Crowd = Crowd()
     grade: Crowd = Crowd()
+    tool: Crowd = Crowd()
+    """Tools of sandboxes that share cores with all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,9 @@ class Waits:
     close_s: float
     """From its last token to its end: the last reply, the upload."""
     crowd: float = 0.0
+    """While it lived."""
+    place_crowd: float = 0.0
+    """While it waited for its first generation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,13 +245,14 @@ def waits_of(job: RecordedJob) -> dict[tuple[int, int], Waits]:
     Where all slots of a host were taken, waits hold queueing, which the simulator adds by itself:
     then the quiet quarter of all rollouts speaks for each of them.
     """
-    crowd = _Crowding([(g.opened_s, one.ended_s) for g in job.groups for one in g.rollouts])
+    crowd = _crowding(job)
     found = {
         (group.ordinal, place): Waits(
             place_s=max(one.placed_s - group.opened_s, 0.0) + one.overhead_s,
             turn_s=one.overhead_s,
             close_s=one.overhead_s + one.turns[-1].tool_s,
-            crowd=crowd.mean(group.opened_s, one.ended_s),
+            crowd=crowd.mean(one.placed_s, one.ended_s),
+            place_crowd=crowd.mean(group.opened_s, one.placed_s + one.overhead_s),
         )
         for group in job.groups
         for place, one in enumerate(group.rollouts)
@@ -268,17 +269,28 @@ def waits_of(job: RecordedJob) -> dict[tuple[int, int], Waits]:
 
 
 def crowds_of(job: RecordedJob, waits: Mapping[tuple[int, int], Waits]) -> Crowds:
-    """How waits grew with the rollouts in flight: a line through all of them, never falling."""
-    grades = [
-        (crowd, group.graded_s - group.closed_s)
-        for group in job.groups
-        for crowd in _means(waits, group)
-    ]
+    """How waits grew with the rollouts in flight meanwhile: a line through all of them, never falling."""
+    seen = grade_crowds_of(job)
+    grades = [(seen[group.ordinal], group.graded_s - group.closed_s) for group in job.groups]
     return Crowds(
-        place=_line([(one.crowd, one.place_s) for one in waits.values()]),
+        place=_line([(one.place_crowd, one.place_s) for one in waits.values()]),
         turn=_line([(one.crowd, one.turn_s) for one in waits.values()]),
         grade=_line(grades),
+        tool=_line(
+            [
+                (waits[group.ordinal, place].crowd, turn.tool_s)
+                for group in job.groups
+                for place, one in enumerate(group.rollouts)
+                for turn in one.turns[:-1]
+            ]
+        ),
     )
+
+
+def grade_crowds_of(job: RecordedJob) -> dict[int, float]:
+    """Rollouts in flight while each group was graded, by ordinal. Its own have ended by then."""
+    crowd = _crowding(job)
+    return {group.ordinal: crowd.mean(group.closed_s, group.graded_s) for group in job.groups}
 
 
 def is_flat(rewards: Sequence[float | None]) -> bool:
@@ -290,15 +302,6 @@ def is_flat(rewards: Sequence[float | None]) -> bool:
 def sync_s_of(job: RecordedJob) -> float:
     """Median of the weight syncs."""
     return _at(job.syncs_s, 0.5)
-
-
-def _means(waits: Mapping[tuple[int, int], Waits], group: RecordedGroup) -> Iterable[float]:
-    crowds = [
-        waits[key].crowd
-        for place in range(len(group.rollouts))
-        if (key := (group.ordinal, place)) in waits
-    ]
-    return [math.fsum(crowds) / len(crowds)] if crowds else []
 
 
 def _line(points: Sequence[tuple[float, float]]) -> Crowd:
@@ -320,6 +323,11 @@ def _is_saturated(job: RecordedJob) -> bool:
         if active[host] >= job.slots:
             return True
     return False
+
+
+def _crowding(job: RecordedJob) -> "_Crowding":
+    """Of all its rollouts: from their group's opening on they have a sandbox or wait for one."""
+    return _Crowding([(g.opened_s, one.ended_s) for g in job.groups for one in g.rollouts])
 
 
 class _Crowding:

@@ -119,8 +119,8 @@ class RehearsedWorld(World):
         match event:
             case SandboxReady(rollout_id=rollout_id):
                 self._lend(rollout_id)
-                wait_s = self._waits(rollout_id).place_s
-                self._later(wait_s * self._factor(self._crowds.place, rollout_id), event)
+                # All members of its group come at this moment, and each waits beside all others.
+                self.clock.after(0.0, lambda: self._wait_for_place(rollout_id, event))
             case GroupGraded(group_id=group_id):
                 planned = self._planned(group_id)
                 told = replace(event, zero_variance=planned.is_flat)
@@ -141,7 +141,8 @@ class RehearsedWorld(World):
             calls_s = self._waits(stream.rollout_id).turn_s
             calls_s *= self._factor(self._crowds.turn, stream.rollout_id)
             turn = turns[episode.turn]
-            longer = replace(turn, tool_s=turn.tool_s + calls_s)
+            tool_s = turn.tool_s * self._factor(self._crowds.tool, stream.rollout_id)
+            longer = replace(turn, tool_s=tool_s + calls_s)
             before, after = turns[: episode.turn], turns[episode.turn + 1 :]
             episode.trajectory = Trajectory((*before, longer, *after))
         super().turn_sampled(engine, stream)
@@ -218,13 +219,19 @@ class RehearsedWorld(World):
     def _waits(self, rollout_id: RolloutId) -> Waits:
         return self._planned(group_of(rollout_id)).waits[index_of(rollout_id)]
 
+    def _wait_for_place(self, rollout_id: RolloutId, event: Event) -> None:
+        """Its first generation is asked for after the wait for a place."""
+        waits = self._waits(rollout_id)
+        factor = self._crowds.place.factor(waits.place_crowd, len(self._held))
+        self._later(waits.place_s * factor, event)
+
     def _factor(self, crowd: Crowd, rollout_id: RolloutId) -> float:
         return crowd.factor(self._waits(rollout_id).crowd, len(self._held))
 
     def _graded_after_s(self, planned: PlannedGroup) -> float:
         """The verdicts, at the load of now."""
-        seen = sum(one.crowd for one in planned.waits) / len(planned.waits)
-        return planned.grade_s * self._crowds.grade.factor(seen, len(self._held))
+        crowd = self._crowds.grade
+        return planned.grade_s * crowd.factor(planned.grade_crowd, len(self._held))
 
     def _lend(self, rollout_id: RolloutId) -> None:
         now = self.clock.now

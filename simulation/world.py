@@ -325,8 +325,7 @@ class World:
         episode = self._episode(rollout)
         if engine is None:
             return
-        turns = episode.trajectory.turns
-        prefix = self._prefix(command.host_id, group, turns[0].new_tokens)
+        prefix = self._prefix(command.host_id, group)
         self._keys += 1
         stream = Stream(
             rollout,
@@ -364,9 +363,12 @@ class World:
             found = self.episodes[rollout] = Episode(rollout, trajectory)
         return found
 
-    def _prefix(self, host: HostId, group: GroupId, tokens: int) -> Prefix:
+    def _prefix(self, host: HostId, group: GroupId) -> Prefix:
+        """What all members' first prompts have in common, at the most: the shortest of them."""
         found = self.prefixes.get((host, group))
         if found is None:
+            members = self.setup.workload.group(task_ordinal(ordinal_of(group)))
+            tokens = min(one.turns[0].new_tokens for one in members)
             found = self.prefixes[host, group] = Prefix(group, tokens, -(-tokens // PAGE_TOKENS))
         return found
 

@@ -91,10 +91,11 @@ def _point(rows: int, context: int) -> tuple[float, float]:
     )  # fmt: skip
     for row in range(rows):
         core.submit(_request(row, context), _must_answer)
-    began, sampled = time.perf_counter(), -1
-    while core.counters.sampled_tokens - sampled < rows:
-        sampled = core.counters.sampled_tokens
+    began, sampled, gained = time.perf_counter(), 0, 0
+    while gained < rows:
         core.step()
+        gained = core.counters.sampled_tokens - sampled
+        sampled += gained
     prefill_s = time.perf_counter() - began
     timed = []
     for _ in range(STEPS):

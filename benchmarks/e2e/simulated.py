@@ -20,6 +20,7 @@ from simulation.recorded import (
     crowds_of,
     engine_rows,
     fit_trainer,
+    grade_crowds_of,
     sync_s_of,
     waits_of,
 )
@@ -74,13 +75,14 @@ def measured(job: RecordedJob, costs: Costs) -> Physics:
 
 def exact_groups(job: RecordedJob) -> ExactGroups:
     """All groups of a recorded job."""
-    waits = waits_of(job)
+    waits, crowds = waits_of(job), grade_crowds_of(job)
     return ExactGroups(
         {
             group.ordinal: PlannedGroup(
                 members=tuple(one.trajectory() for one in group.rollouts),
                 waits=tuple(waits[group.ordinal, place] for place in range(len(group.rollouts))),
                 grade_s=max(group.graded_s - group.closed_s, 0.0),
+                grade_crowd=crowds[group.ordinal],
             )
             for group in job.groups
         }

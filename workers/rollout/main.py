@@ -19,7 +19,7 @@ from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
 from infra.logging import get_logger
-from infra.settings import Limits
+from infra.settings import Settings
 from kv.rules import KvRules
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
@@ -72,7 +72,7 @@ async def serve(context: HostContext) -> None:
         raise context.fault(f"base model: {error}") from error
     folder = read_folder(path)
     transfer = KvTransfer(time.time)
-    engine = await _start_engine(spec, folder, settings.limits, attempt_id, transfer)
+    engine = await _start_engine(spec, folder, settings, attempt_id, transfer)
     door = _door_of(engine, transfer, lambda rollout, hop: host.depart(rollout, hop))
     agents = AgentPool(context.host_id, context.epoch, clock)
     fence = HostFence(context.host_id, context.epoch)
@@ -126,14 +126,18 @@ async def serve(context: HostContext) -> None:
 
 
 async def _start_engine(
-    spec: JobSpec, folder: ModelFolder, limits: Limits, attempt_id: AttemptId, transfer: KvTransfer
+    spec: JobSpec,
+    folder: ModelFolder,
+    settings: Settings,
+    attempt_id: AttemptId,
+    transfer: KvTransfer,
 ) -> Engine:
     """Load the model in a thread: signals and the keeper are heard meanwhile."""
     return await asyncio.to_thread(
         make_engine,
         spec.model.base,
         folder,
-        limits,
+        settings,
         transfer,
         rules=spec.scheduling.rules,
         script=scripted_engine(attempt_id),
@@ -143,7 +147,7 @@ async def _start_engine(
 def make_engine(
     name: str,
     folder: ModelFolder,
-    limits: Limits,
+    settings: Settings,
     transfer: KvTransfer,
     *,
     rules: KvRules,
@@ -156,7 +160,7 @@ def make_engine(
     """
     if script is not None:
         context, played = folder.config.max_position_embeddings, read_script(script)
-        vocabulary, slots = folder.config.vocab_size, limits.engine_slots
+        vocabulary, slots = folder.config.vocab_size, settings.limits.engine_slots
         return ScriptedEngine(
             name,
             ScriptedSizes(vocabulary, context, slots, played.kv_tokens),
@@ -165,9 +169,14 @@ def make_engine(
             version=-1,
             transfer=transfer,
         )
+    return EmbeddedEngine(name, folder, limits_of(settings, rules), version=-1, transfer=transfer)
+
+
+def limits_of(settings: Settings, rules: KvRules) -> EngineLimits:
+    """Sizes of an embedded engine of this installation, and what its tenants weigh."""
+    limits = settings.limits
     tiers = TierSizes(limits.kv_host_pages, limits.kv_disk_pages)
-    own = EngineLimits(limits.engine_slots, limits.kv_pages, tiers, rules)
-    return EmbeddedEngine(name, folder, own, version=-1, transfer=transfer)
+    return EngineLimits(limits.engine_slots, limits.kv_pages, tiers, rules, settings.tenants)
 
 
 def _door_of(

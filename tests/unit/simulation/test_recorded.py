@@ -15,6 +15,7 @@ from simulation.recorded import (
     engine_rows,
     fit_engine,
     fit_trainer,
+    grade_crowds_of,
     sync_s_of,
     turns_of,
     waits_of,
@@ -131,6 +132,31 @@ def test_a_wait_that_grows_with_the_rollouts_in_flight_is_a_line() -> None:
     assert (crowds.place.base, crowds.place.slope) == pytest.approx((0.5, 0.25))
     assert crowds.place.factor(seen=2, now=6) == pytest.approx(2.0)
     assert crowds.grade.slope == pytest.approx(0.0, abs=1e-6)
+
+
+def test_verdicts_are_seen_beside_the_rollouts_that_were_then_in_flight() -> None:
+    others = tuple(crowded(n, 100.0 * n, n, 40.0) for n in (1, 2, 4))
+    graded = tuple(
+        replace(crowded(1, 100.0 * n, 10 + n, 1.0), graded_s=100.0 * n + 2.5 + 0.25 * n)
+        for n in (1, 2, 4)
+    )
+    many = RecordedJob((*others, *graded), job().steps, (), slots=64)
+    assert [grade_crowds_of(many)[10 + n] for n in (1, 2, 4)] == pytest.approx([1.0, 2.0, 4.0])
+    crowds = crowds_of(RecordedJob(graded, job().steps, (), slots=64), waits_of(many))
+    assert crowds.grade.slope == pytest.approx(0.0, abs=1e-6)
+    everybody = crowds_of(many, waits_of(many))
+    assert everybody.grade.slope > 0.1
+
+
+def test_tools_that_slow_down_beside_others_are_a_line() -> None:
+    def tools(count: int) -> RecordedGroup:
+        group = crowded(count, 100.0 * count, count, 1.0)
+        turns = (RecordedTurn(10, 10, 5, 0.1, 0.2 * count), RecordedTurn(20, 5, 5, 0.1, 0.0))
+        return replace(group, rollouts=tuple(replace(one, turns=turns) for one in group.rollouts))
+
+    recorded = RecordedJob(tuple(tools(n) for n in (1, 2, 3)), job().steps, (), slots=64)
+    line = crowds_of(recorded, waits_of(recorded)).tool
+    assert (line.base, line.slope) == pytest.approx((0.0, 0.2), abs=1e-6)
 
 
 def test_where_all_slots_were_taken_the_quiet_quarter_speaks_for_all() -> None:

@@ -44,16 +44,19 @@ NO_WAITS = Waits(place_s=0.0, turn_s=0.0, close_s=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Every group is the same; every n-th one is flat."""
+    """Every group is the same; every n-th one is flat. Two rollouts, alike unless said."""
 
     flat_every: int = 0
     waits: Waits = NO_WAITS
     grade_s: float = 0.0
+    grade_crowd: float = 0.0
+    members: tuple[Trajectory, ...] = (ONE, ONE)
 
     def group(self, ordinal: int) -> PlannedGroup:
-        """Two rollouts that are alike."""
+        """The same one."""
         is_flat = self.flat_every > 0 and ordinal % self.flat_every == 0
-        return PlannedGroup((ONE, ONE), (self.waits, self.waits), self.grade_s, is_flat)
+        waits = (self.waits,) * len(self.members)
+        return PlannedGroup(self.members, waits, self.grade_s, is_flat, self.grade_crowd)
 
 
 def small(**changes: object) -> JobPlan:
@@ -95,10 +98,32 @@ def test_verdicts_lengthen_a_synchronous_step() -> None:
 
 def test_a_wait_seen_beside_few_is_longer_beside_many() -> None:
     crowds = Crowds(place=Crowd(base=0.0, slope=1.0))
-    alone = Same(waits=replace(NO_WAITS, place_s=4.0, crowd=1.0))
-    # The second of two members is the second in flight: it waits twice as long.
+    alone = Same(waits=replace(NO_WAITS, place_s=4.0, place_crowd=1.0))
+    # Both of two members are in flight from the same moment on: they wait twice as long.
     longer = run(small(), replace(RATES, crowds=crowds), alone)
     assert step_s(longer) - step_s(run(small())) == pytest.approx(8.0, abs=0.2)
+
+
+def test_verdicts_seen_beside_others_are_quick_where_none_is_left() -> None:
+    crowds = Crowds(grade=Crowd(base=1.0, slope=1.0))
+    busy = Same(grade_s=4.0, grade_crowd=1.0)
+    quick = run(small(), replace(RATES, crowds=crowds), busy)
+    assert step_s(quick) - step_s(run(small())) == pytest.approx(2.0, abs=0.2)
+
+
+def test_tools_seen_beside_few_are_slow_beside_many() -> None:
+    crowds = Crowds(tool=Crowd(base=0.0, slope=1.0))
+    alone = Same(waits=replace(NO_WAITS, crowd=1.0))
+    slower = run(small(), replace(RATES, crowds=crowds), alone)
+    assert step_s(slower) - step_s(run(small())) == pytest.approx(3.0, abs=0.2)
+
+
+@pytest.mark.parametrize("prompts", [(10, 4), (4, 10)])
+def test_members_share_no_more_than_the_shortest_of_their_prompts(prompts: tuple[int, int]) -> None:
+    members = tuple(
+        Trajectory((replace(ONE.turns[0], new_tokens=n), ONE.turns[1])) for n in prompts
+    )
+    assert step_s(run(small(), groups=Same(members=members))) == pytest.approx(PLAIN_S, abs=0.3)
 
 
 def test_a_weight_sync_stands_between_two_synchronous_steps() -> None:

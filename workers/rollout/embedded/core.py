@@ -2,7 +2,7 @@
 
 One call of `step` is one decode step: better waiting turns take slots, prompts are prefilled in chunks,
 then every ready row gets one token. Where pages run out the worst turn gives up its slot. Nothing here
-waits or knows asyncio; `engine.py` owns the thread that calls in, one call at a time.
+waits or knows asyncio; the thread of `thread.py` calls in, one call at a time.
 """
 
 import math
@@ -348,6 +348,7 @@ class Core:
             self.keys.poison(running)
         self._close(running, self._occupancy.unknown(row), finish)
         self.rows.stop(row)
+        self.keys.admission.shares.note_turn(self.clock() - running.started_s)
         self._note_slots()
         ending = self._ending(running.ticket, finish, error)
         return self._answer(running.ticket, record, ending, running.cached_tokens)

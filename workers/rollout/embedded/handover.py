@@ -1,22 +1,85 @@
-"""Pages of the embedded engine on their way to another engine, and from one.
+"""The embedded engine's door for pages: on their way to another engine, and from one.
 
-Whole pages travel: those of a context's last, partial page are computed by the target. What is here runs
-on the engine's thread, between two decode steps.
+Whole pages travel: those of a context's last, partial page are computed by the target. `Handover` is the
+door as the port knows it; `leaving` and `arriving` are what it has the engine's thread do between two
+decode steps. Copies and their tickets are `kv_transfer`'s.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from domain.engine import GenRequest
+from domain.engine import EngineRefused, GenRequest
 from domain.ids import RolloutId
-from domain.kv_ticket import KvFailure, KvLayout, KvRefused
+from domain.kv_ticket import KvFailure, KvLayout, KvRefused, KvTicket
 from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.keys import Keys, namespace_of
 from workers.rollout.embedded.pages.nodes import Node
+from workers.rollout.embedded.thread import EngineThread
 from workers.rollout.kv_transfer.pages import Content, KvRun
+from workers.rollout.kv_transfer.transfer import KvTransfer
+
+
+class Handover:
+    """Both directions of one engine; without a `KvTransfer` nothing leaves and nothing comes."""
+
+    def __init__(self, thread: EngineThread, transfer: KvTransfer | None) -> None:
+        self._thread = thread
+        self._core = thread.core
+        self._transfer = transfer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether pages can leave."""
+        return self._transfer is not None
+
+    async def export(self, rollout_id: RolloutId) -> KvTicket:
+        """Copy the rollout's whole pages on the device. Raises KvRefused."""
+        if self._transfer is None:
+            raise KvRefused(KvFailure.UNSUPPORTED, rollout_id)
+
+        def leave() -> tuple[KvRun, Content] | KvRefused:
+            try:
+                return leaving(self._core, rollout_id)
+            except KvRefused as refused:
+                return refused
+
+        try:
+            left = await self._thread.ask(leave)
+        except EngineRefused as closed:
+            raise KvRefused(KvFailure.GONE, str(closed)) from closed
+        if isinstance(left, KvRefused):
+            raise left
+        return await asyncio.to_thread(self._transfer.export, *left)
+
+    async def look(self, request: GenRequest) -> Content | None:
+        """The checked pages that come with a request; None when there are none that fit."""
+        ticket, transfer = request.kv_source, self._transfer
+        if ticket is None or transfer is None:
+            return None
+        layout = layout_of(self._core.keys.arena)
+        # Which weights this request is served is known on the engine's thread, and checked there.
+        sha, adapter = ticket.weights_sha, ""
+        wanted = KvRun(request.rollout_id, request.token_ids, sha, layout, adapter)
+        try:
+            return await asyncio.to_thread(transfer.look, ticket, wanted)
+        except KvRefused:
+            return None
+
+    def take_in(self, request: GenRequest, pages: Content) -> None:
+        """Give a waiting request the pages that came with it; on the engine's thread."""
+        ticket, transfer = request.kv_source, self._transfer
+        assert ticket is not None
+        assert transfer is not None
+        try:
+            tokens = arriving(self._core, request, pages)
+        except KvRefused as refused:
+            transfer.count_failure("import", refused)
+            return
+        transfer.note_import(ticket, tokens)
 
 
 class ArenaPages:

@@ -7,6 +7,7 @@ from typing import Final
 
 from domain.engine import GenRequest, KvMode
 from domain.ids import RolloutId
+from domain.plan import TenantShare
 from kv.ranks import RankClass, class_of
 from kv.rules import RANKED, Gaps, KvRules
 from workers.rollout.embedded.admission import ANY_TOOL, Admission
@@ -14,6 +15,7 @@ from workers.rollout.embedded.arena import KvArena
 from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, Node, digests_of
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.pages.tree import EvictReason
+from workers.rollout.embedded.shares import SlotShares
 from workers.rollout.embedded.tiers.outer import OuterTiers
 from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
 from workers.rollout.embedded.turns import Running, Sampled, Ticket
@@ -27,11 +29,12 @@ RATE_SMOOTHING: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class KeySizes:
-    """Pages on the device and outside, and the rules by which they are kept."""
+    """Pages on the device and outside, the rules by which they are kept, weights of who shares them."""
 
     pages: int
     tiers: TierSizes = NO_TIERS
     rules: KvRules = RANKED
+    tenants: tuple[TenantShare, ...] = ()
 
 
 class Keys:
@@ -42,7 +45,7 @@ class Keys:
         self.clock = clock
         self.table = PageTable(arena.pages, sizes.rules.eviction, arena.copy)
         self.table.tree.demotes = sizes.rules.demotion
-        self.admission = Admission(self.table, sizes.rules)
+        self.admission = Admission(self.table, sizes.rules, shares=SlotShares(sizes.tenants))
         has_tiers = sizes.tiers.host_pages or sizes.tiers.disk_pages
         self.tiers = OuterTiers(arena, self.table, sizes.tiers, clock) if has_tiers else None
         self.wait_s: dict[RankClass, float] = dict.fromkeys(RankClass, 0.0)

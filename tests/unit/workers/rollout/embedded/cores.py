@@ -11,6 +11,7 @@ from domain.engine import (
     GenResult,
 )
 from domain.ids import RolloutId
+from domain.plan import TenantShare
 from kv.rules import RANKED, KvRules
 from tests.support.engines import CHARACTERS, decoder, reference_logprobs, request
 from workers.models.vocab import char_vocabulary
@@ -32,9 +33,11 @@ def build(
     clock: Callable[[], float] = lambda: 0.0,
     tiers: TierSizes = NO_TIERS,
     rules: KvRules = RANKED,
+    *,
+    tenants: tuple[TenantShare, ...] = (),
 ) -> Core:
     vocabulary = char_vocabulary(CHARACTERS)
-    sizes = KeySizes(pages, tiers, rules)
+    sizes = KeySizes(pages, tiers, rules, tenants)
     return Core(PACKED, vocabulary, slots, sizes, version=0, weights_sha="v0", clock=clock)
 
 
