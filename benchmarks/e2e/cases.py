@@ -96,7 +96,7 @@ CELLS: Final = (LOW, PRESSURE)
 
 SEEDS: Final = (1, 2, 3)
 STEPS: Final = 8
-QUICK_STEPS: Final = 4
+QUICK_STEPS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the short run asks: that jobs end whole, and that `venus` is not behind. Pure.
 
-One seed and four steps say nothing of 2.0; they say that the path works and that nothing got slow.
+One seed and two steps say nothing of 2.0; they say that the path works and that nothing got slow.
 """
 
 from collections.abc import Sequence
