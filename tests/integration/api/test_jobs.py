@@ -50,7 +50,7 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown strategy": ({"scheduling": {"strategy": "best"}},
                          "/scheduling/strategy", "literal_error"),
     "cold sampling": ({"rollout": {"sampling": {"temperature": 0}}},
-                      "/rollout/sampling/temperature", "greater_than"),
+                      "/rollout/sampling/temperature", "greater_than_equal"),
     "empty stop string": ({"rollout": {"sampling": {"stop": [""]}}},
                           "/rollout/sampling/stop/0", "string_too_short"),
 }  # fmt: skip
