@@ -35,15 +35,13 @@ from workers.rollout.embedded.pages.nodes import pages_for
 from workers.rollout.embedded.passes import PAGES_STEP, Drawn, Passes
 from workers.rollout.embedded.rows import Rows
 from workers.rollout.embedded.shelf import LoadedAdapter
+from workers.rollout.embedded.stop_text import StopText
 from workers.rollout.embedded.turn_adapters import TurnAdapters
 from workers.rollout.embedded.turns import Ending, Record, Running, Ticket, engine_rank, result_of
 from workers.rollout.guards import check
 
 WAITING_MAX: Final = 4096
 """Waiting requests; more are refused and counted, the caller holds them back."""
-
-STOP_TAIL_TOKENS: Final = 64
-"""Newest tokens in which stop strings are looked for; a stop string is far shorter."""
 
 ADMIT_AGAIN_STEPS: Final = 16
 """Steps after which turns that did not fit are looked at again though nothing ended: gaps grow older."""
@@ -66,7 +64,7 @@ class Core:
         """`sizes.pages` are shared by all turns, those whose tools run among them."""
         assert slots >= 1
         self.model = model
-        self.vocabulary = vocabulary
+        self._stop_text = StopText(vocabulary)
         self.slots = slots
         self.version = version
         self.weights_sha = weights_sha
@@ -309,10 +307,8 @@ class Core:
             self._occupancy.fill(int(row))
 
     def _ends_with_stop(self, row: int) -> bool:
-        sampled = self.rows.tokens[row, self.rows.sampled(row)][-STOP_TAIL_TOKENS:]
-        text = self.vocabulary.decode(int(t) for t in sampled)
         stops = self.rows.running[row].ticket.request.sampling.stop
-        return any(stop in text for stop in stops)
+        return self._stop_text.ends(self.rows.tokens[row, self.rows.sampled(row)], stops)
 
     def _stream(self) -> None:
         for row, running in enumerate(self.rows.running):
