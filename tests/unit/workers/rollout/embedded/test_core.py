@@ -12,15 +12,17 @@ from domain.engine import (
     EngineRefused,
     Finish,
     GenRequest,
+    KvMode,
     Refusal,
     RequestId,
 )
 from domain.ids import RolloutId
 from kv.ranks import RankClass, compose
-from tests.support.engines import CONTEXT, reference_logprobs, request
+from tests.support.engines import CONTEXT, decoder, reference_logprobs, request
 from tests.unit.workers.rollout.embedded.cores import (
     LONG,
     MODEL,
+    PACKED,
     Answers,
     assert_whole,
     build,
@@ -31,6 +33,7 @@ from tests.unit.workers.rollout.embedded.cores import (
 )
 from workers.rollout.embedded import core as core_module
 from workers.rollout.embedded import passes
+from workers.rollout.embedded.packing import pack
 
 
 def test_one_step_gives_every_running_turn_one_token() -> None:
@@ -138,6 +141,29 @@ def test_a_failure_ends_every_open_turn_with_error() -> None:
     core.fail_all("broken")
     assert {a.finish for a in answers.values()} == {Finish.ERROR}
     assert {a.error for a in answers.values()} == {"broken"}
+
+
+def test_dropped_keys_are_computed_anew_also_under_the_weights_a_turn_started_with() -> None:
+    core = build()
+    answers: Answers = {}
+    asked = request("a", max_tokens=60)
+    submit(core, asked, answers)
+    other = decoder(1)
+    packed = pack(other.config, other.state_dict(), torch.device("cpu"))
+    for _ in range(20):
+        core.step()
+    core.swap_weights(packed, 1, "v1")
+    core.drop_stale_keys(KvMode.KEEP)
+    for _ in range(20):
+        core.step()
+    core.swap_weights(PACKED, 2, "v0")
+    core.drop_stale_keys(KvMode.DROP)
+    drain(core)
+    result = answers["req_a"]
+    assert [span.start for span in result.version_spans] == [0, 20, 40]
+    expected = reference_logprobs(MODEL, asked.token_ids + result.token_ids)
+    rest = expected[len(asked.token_ids) - 1 :][40:]
+    assert torch.allclose(torch.tensor(result.logprobs[40:]), rest, atol=2e-5, rtol=0)
 
 
 def any_rank(rng: Random) -> float:
