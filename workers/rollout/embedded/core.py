@@ -81,6 +81,7 @@ class Core:
         self._occupancy = Occupancy(self.rows, self.keys, self.counters)
         self._passes = Passes(self._occupancy, self.adapters)
         self._arrivals = 0
+        self._unanswered: dict[int, Ticket] = {}
         self._released: set[RolloutId] = set()
         self._next_deadline_s = math.inf
         self._admit_at_step = 0
@@ -118,6 +119,7 @@ class Core:
         )
         ticket.adapter = self.adapters.find(request)
         self._released.discard(request.rollout_id)
+        self._unanswered[ticket.arrival] = ticket
         self.waiting[request.request_id] = ticket
         self._next_deadline_s = min(self._next_deadline_s, ticket.deadline_s)
         self._look_again()
@@ -158,7 +160,12 @@ class Core:
 
     def fail_all(self, cause: str) -> None:
         """End everything with `error`: the engine cannot go on."""
-        self._end_all(self.open_requests(), Finish.ERROR, cause)
+        try:
+            self._end_all(self.open_requests(), Finish.ERROR, cause)
+        finally:
+            # Also what was on its way between queue and slot, and what could not be ended.
+            for ticket in list(self._unanswered.values()):
+                self._refuse(ticket, Refusal.CLOSED, cause)
 
     def close(self) -> None:
         """Give back what the outer tiers hold."""
@@ -206,9 +213,7 @@ class Core:
         """Undo a swap; what waits for the withdrawn version, and for no other, is refused."""
         for ticket in self.adapters.withdraw(adapter, before, self._tickets()):
             del self.waiting[ticket.request.request_id]
-            self.counters.refused += 1
-            detail = f"{adapter.key[1]!r} was withdrawn"
-            ticket.deliver(EngineRefused(Refusal.UNKNOWN_ADAPTER, detail))
+            self._refuse(ticket, Refusal.UNKNOWN_ADAPTER, f"{adapter.key[1]!r} was withdrawn")
 
     def served_sha(self, ticket: Ticket) -> str:
         """Identity of the weights that make this turn's tokens now."""
@@ -270,9 +275,8 @@ class Core:
         wanted, served = ticket.request.weights_sha, self.served_sha(ticket)
         if ticket.parked is None and wanted not in (None, served):
             del self.waiting[ticket.request.request_id]
-            self.counters.refused += 1
             detail = f"{wanted} was asked for, {served} is served"
-            ticket.deliver(EngineRefused(Refusal.WEIGHTS_MISMATCH, detail))
+            self._refuse(ticket, Refusal.WEIGHTS_MISMATCH, detail)
             return
         self._occupancy.enter(ticket, served)
 
@@ -381,5 +385,11 @@ class Core:
             self.counters.finished += 1
         else:
             self.counters.aborted += 1
+        del self._unanswered[ticket.arrival]
         ticket.deliver(result)
         return result
+
+    def _refuse(self, ticket: Ticket, reason: Refusal, detail: str) -> None:
+        self.counters.refused += 1
+        del self._unanswered[ticket.arrival]
+        ticket.deliver(EngineRefused(reason, detail))

@@ -8,6 +8,7 @@ with `OMP_WAIT_POLICY=passive`: one thread computes, spinning helpers would only
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -178,16 +179,16 @@ class EmbeddedEngine:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[GenResult] = loop.create_future()
 
-        def settle(outcome: GenResult | EngineRefused) -> None:
+        def settle(outcome: GenResult | Exception) -> None:
             if answer.done():
                 return
-            if isinstance(outcome, EngineRefused):
+            if isinstance(outcome, Exception):
                 answer.set_exception(outcome)
             else:
                 answer.set_result(outcome)
 
-        def deliver(outcome: GenResult | EngineRefused) -> None:
-            if not loop.is_closed():
+        def deliver(outcome: GenResult | Exception) -> None:
+            with suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, outcome)
 
         pages = await self._handover.look(request)
@@ -202,14 +203,14 @@ class EmbeddedEngine:
     async def stream(self, request: GenRequest) -> AsyncIterator[TokenChunk]:
         """Generate one turn piece by piece; closing the iterator aborts the request."""
         loop = asyncio.get_running_loop()
-        pieces: asyncio.Queue[TokenChunk | EngineRefused] = asyncio.Queue()
+        pieces: asyncio.Queue[TokenChunk | Exception] = asyncio.Queue()
 
-        def send(piece: TokenChunk | EngineRefused) -> None:
-            if not loop.is_closed():
+        def send(piece: TokenChunk | Exception) -> None:
+            with suppress(RuntimeError):  # the reader's loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        def deliver(outcome: GenResult | EngineRefused) -> None:
-            if isinstance(outcome, EngineRefused):
+        def deliver(outcome: GenResult | Exception) -> None:
+            if isinstance(outcome, Exception):
                 send(outcome)
 
         pages = await self._handover.look(request)
@@ -219,7 +220,7 @@ class EmbeddedEngine:
         try:
             while not is_over:
                 piece = await pieces.get()
-                if isinstance(piece, EngineRefused):
+                if isinstance(piece, Exception):
                     is_over = True
                     raise piece
                 is_over = piece.finish is not None
@@ -284,7 +285,7 @@ class EmbeddedEngine:
     def _submit(
         self,
         request: GenRequest,
-        deliver: Callable[[GenResult | EngineRefused], None],
+        deliver: Callable[[GenResult | Exception], None],
         deliver_chunk: Callable[[TokenChunk], None] | None,
         pages: Content | None = None,
     ) -> None:
@@ -292,8 +293,8 @@ class EmbeddedEngine:
             if self._thread.mode is Mode.CLOSED:
                 raise EngineRefused(Refusal.CLOSED, "the engine is closed")
             self._core.submit(request, deliver, deliver_chunk)
-        except EngineRefused as refused:
-            deliver(refused)
+        except Exception as error:  # refused, or not even a request: its caller's matter
+            deliver(error)
             return
         if pages is not None:
             self._handover.take_in(request, pages)
