@@ -47,6 +47,7 @@ class EngineThread:
         self._kv = KvMode.KEEP
         self._drained: list[Future[None]] = []
         self._latest: Future[None] | None = None
+        """Of the one caller who may still take the pause back; None when others build on it."""
         self._before = Mode.RUNNING
         self._inbox: deque[Callable[[], object]] = deque()
         self._is_over = False
@@ -186,13 +187,14 @@ class EngineThread:
 
     def _settle_drained(self, error: EngineRefused | None = None) -> None:
         drained, self._drained = self._drained, []
-        for future in drained:
-            if not future.set_running_or_notify_cancel():
-                continue
+        told = [future for future in drained if future.set_running_or_notify_cancel()]
+        for future in told:
             if error is None:
                 future.set_result(None)
             else:
                 future.set_exception(error)
+        if told:
+            self._latest = told[0] if len(told) == 1 else None
 
     def _refuse_the_rest(self, cause: str | None) -> None:
         """Answer what was posted and will not be done, and who waits for a pause."""
