@@ -36,7 +36,7 @@ from workers.rollout.embedded.passes import PAGES_STEP, Drawn, Passes
 from workers.rollout.embedded.rows import Rows
 from workers.rollout.embedded.shelf import LoadedAdapter
 from workers.rollout.embedded.stop_text import StopText
-from workers.rollout.embedded.turn_adapters import TurnAdapters
+from workers.rollout.embedded.turn_adapters import SavedAdapters, TurnAdapters
 from workers.rollout.embedded.turns import Ending, Record, Running, Ticket, engine_rank, result_of
 from workers.rollout.guards import check
 
@@ -209,11 +209,16 @@ class Core:
         """Serve this version of an adapter from the next token on, where none was pinned."""
         self.adapters.swap(adapter, self._tickets())
 
-    def withdraw_adapter(self, adapter: LoadedAdapter, before: LoadedAdapter | None) -> None:
-        """Undo a swap; what waits for the withdrawn version, and for no other, is refused."""
-        for ticket in self.adapters.withdraw(adapter, before, self._tickets()):
+    def saved_adapters(self) -> SavedAdapters:
+        """What `restore_adapters` needs to undo any number of swaps."""
+        return self.adapters.saved(self._tickets())
+
+    def restore_adapters(self, saved: SavedAdapters) -> None:
+        """Undo swaps; what came since for a withdrawn version, and for no other, is refused."""
+        for ticket in self.adapters.restore(saved, self._tickets()):
+            # Nothing starts while an update is not verified: it waits.
             del self.waiting[ticket.request.request_id]
-            self._refuse(ticket, Refusal.UNKNOWN_ADAPTER, f"{adapter.key[1]!r} was withdrawn")
+            self._refuse(ticket, Refusal.UNKNOWN_ADAPTER, "what was asked for was withdrawn")
 
     def served_sha(self, ticket: Ticket) -> str:
         """Identity of the weights that make this turn's tokens now."""

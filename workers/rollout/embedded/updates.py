@@ -106,8 +106,8 @@ class WeightUpdates:
         self._serve(served)
 
     def _swap_adapter(self, adapter: LoadedAdapter) -> None:
-        before = self._core.adapters.shelf.newest(adapter.key)
-        self._begin(adapter.key, lambda: self._core.withdraw_adapter(adapter, before))
+        before = self._core.saved_adapters()
+        self._begin(adapter.key, lambda: self._core.restore_adapters(before))
         self._core.swap_adapter(adapter)
 
     def _begin(self, key: Key | None, undo: Callable[[], None]) -> None:
