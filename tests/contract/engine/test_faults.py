@@ -12,7 +12,6 @@ from domain.engine import (
     EngineRefused,
     Finish,
     PauseMode,
-    Probe,
     ProbeSequence,
     Refusal,
     RequestId,

@@ -96,12 +96,17 @@ class Core:
         """Turns without a slot, those among them that had one."""
         return self._occupancy.waiting
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a step could do anything for anybody."""
+        return bool(self.active) or not all(one.is_expecting for one in self.waiting.values())
+
     def submit(
         self,
         request: GenRequest,
         deliver: Callable[[GenResult | EngineRefused], None],
         deliver_chunk: Callable[[TokenChunk], None] | None = None,
-    ) -> None:
+    ) -> Ticket:
         """Accept a request into the waiting queue, or raise `EngineRefused`."""
         try:
             self._check(request)
@@ -122,6 +127,16 @@ class Core:
         self._unanswered[ticket.arrival] = ticket
         self.waiting[request.request_id] = ticket
         self._next_deadline_s = min(self._next_deadline_s, ticket.deadline_s)
+        self._look_again()
+        return ticket
+
+    def is_open(self, request: GenRequest) -> bool:
+        """Whether this very request was accepted and is not answered, not another one of its id."""
+        return any(one.request is request for one in self._unanswered.values())
+
+    def expected(self, ticket: Ticket) -> None:
+        """The pages that a waiting turn expected are there, or will not be."""
+        ticket.is_expecting = False
         self._look_again()
 
     def step(self, admitting: bool = True) -> None:
@@ -261,10 +276,11 @@ class Core:
         if not self.waiting or self.counters.steps < self._admit_at_step:
             return
         self._admit_at_step = self.counters.steps + ADMIT_AGAIN_STEPS
-        for ticket in self.waiting.values():
+        waiting = [one for one in self.waiting.values() if not one.is_expecting]
+        for ticket in waiting:
             self.keys.prepare(ticket, self.served_sha(ticket))
         free, running = self.slots - self.active, self.rows.running
-        decision = self.keys.admission.decided(self.clock(), self.waiting.values(), running, free)
+        decision = self.keys.admission.decided(self.clock(), waiting, running, free)
         for yielding in decision.yielding:
             self._occupancy.park(yielding)
         self.counters.preemptions += len(decision.yielding)

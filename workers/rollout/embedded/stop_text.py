@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from workers.models.vocab import BYTES, Vocabulary, VocabKind
+from workers.models.vocab import BYTES, VocabKind, Vocabulary
 
 NO_TEXT: Final = b"\xff"
 """Stands for a token without text: no string has this byte in UTF-8."""

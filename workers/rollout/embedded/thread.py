@@ -36,7 +36,7 @@ class Mode(StrEnum):
 
 
 class EngineThread:
-    """Runs one core. Everything public may be called from outside, `go_on` and `rely` only by what is posted."""
+    """Runs one core. What is public is called from outside, `go_on` and `rely` only by what is posted."""
 
     def __init__(self, name: str, core: Core, clock: Callable[[], float]) -> None:
         """`name` is the model's, for the log."""
@@ -86,7 +86,7 @@ class EngineThread:
                 if self._mode is Mode.CLOSED:
                     raise EngineRefused(Refusal.CLOSED, "the engine is closed")
                 answer.set_result(call())
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told
                 answer.set_exception(error)
 
         if not self.post(run):
@@ -182,7 +182,7 @@ class EngineThread:
 
     def _has_work(self) -> bool:
         if self._mode is Mode.RUNNING:
-            return bool(self.core.active or self.core.waiting)
+            return self.core.has_work
         return self._mode is Mode.DRAINING
 
     def _settle_drained(self, error: EngineRefused | None = None) -> None:

@@ -96,6 +96,8 @@ class Ticket:
     adapter: LoadedAdapter | None = None
     """What it runs with; without a pinned sha an update puts the newer version here."""
     parked: Sampled | None = None
+    is_expecting: bool = False
+    """Pages that come with it are looked at: it waits, and does not start before."""
     waiting_since_s: float = field(init=False)
     waited_s: float = 0.0
     """In the queue so far, before the first slot and between two."""

@@ -11,7 +11,7 @@ from tests.support.engines import CHARACTERS, request
 from tests.unit.workers.rollout.embedded.cores import Answers, drain, submit
 from workers.models.config import ModelConfig
 from workers.models.decoder import Decoder
-from workers.models.vocab import Vocabulary, VocabKind, char_vocabulary
+from workers.models.vocab import VocabKind, Vocabulary, char_vocabulary
 from workers.rollout.embedded import passes
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.keys import KeySizes
@@ -33,9 +33,7 @@ def sampled(
         return torch.tensor([ids[next(places)]]), torch.tensor([-1.0])
 
     monkeypatch.setattr(passes, "sample", draw)
-    core = Core(
-        packed, vocabulary, 1, KeySizes(64), version=0, weights_sha="v0", clock=lambda: 0.0
-    )
+    core = Core(packed, vocabulary, 1, KeySizes(64), version=0, weights_sha="v0", clock=lambda: 0.0)
     answers: Answers = {}
     submit(core, request(ids=(1,), max_tokens=len(ids), stop=stop), answers)
     drain(core)
