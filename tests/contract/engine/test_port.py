@@ -88,11 +88,11 @@ async def test_waiting_turns_start_in_order_of_rank(make: Make) -> None:
     await engine.pause(PauseMode.KEEP)
     order: list[str] = []
 
-    async def run(name: str, rank: float) -> None:
+    async def run(name: str, rank: int) -> None:
         await engine.generate(request(name, rank=rank))
         order.append(name)
 
-    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3.0), ("b", 1.0), ("c", 2.0)]]
+    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3), ("b", 1), ("c", 2)]]
     await eventually(lambda: engine.stats().waiting == 3)
     assert sorted(engine.waiting()) == ["ro_a", "ro_b", "ro_c"]
     await engine.resume()
@@ -106,13 +106,13 @@ async def test_a_new_rank_reaches_a_waiting_turn(make: Make) -> None:
     await engine.pause(PauseMode.KEEP)
     order: list[str] = []
 
-    async def run(name: str, rank: float) -> None:
+    async def run(name: str, rank: int) -> None:
         await engine.generate(request(name, rank=rank))
         order.append(name)
 
-    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3.0), ("b", 1.0), ("c", 2.0)]]
+    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3), ("b", 1), ("c", 2)]]
     await eventually(lambda: engine.stats().waiting == 3)
-    engine.set_rank({RolloutId("ro_a"): 0.0, RolloutId("ro_unknown"): 1.0})
+    engine.set_rank({RolloutId("ro_a"): 0, RolloutId("ro_unknown"): 1})
     await engine.resume()
     await asyncio.gather(*tasks)
     assert order == ["a", "b", "c"]

@@ -192,7 +192,7 @@ class Core:
         running = (r.ticket.request.request_id for r in self.rows.running)
         return (*running, *self.waiting)
 
-    def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
+    def set_rank(self, ranks: Mapping[RolloutId, int]) -> None:
         """Re-rank turns, and pages for the choice of what to evict."""
         for ticket in (*self.waiting.values(), *(r.ticket for r in self.rows.running)):
             rank = ranks.get(ticket.request.rollout_id)

@@ -228,7 +228,7 @@ class EmbeddedEngine:
             if not is_over:
                 self._post_abort(request)
 
-    def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
+    def set_rank(self, ranks: Mapping[RolloutId, int]) -> None:
         """Give open requests of these rollouts a new rank at the next decode step."""
         copied = dict(ranks)
         self._thread.post(lambda: self._core.set_rank(copied))

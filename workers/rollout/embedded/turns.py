@@ -20,9 +20,9 @@ from workers.rollout.embedded.pages.nodes import WORST_RANK, Lease
 from workers.rollout.embedded.shelf import LoadedAdapter
 
 
-def engine_rank(rank: float) -> int:
+def engine_rank(rank: int) -> int:
     """A rank as `kv.ranks` composes them; what nobody composed is taken to the nearest one."""
-    return int(min(max(0.0, rank), WORST_RANK))
+    return min(max(0, rank), WORST_RANK)
 
 
 @dataclass(slots=True, eq=False)

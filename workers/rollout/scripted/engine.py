@@ -65,7 +65,7 @@ class Call:
 
     request: GenRequest
     answer: ScriptedAnswer
-    rank: float
+    rank: int
     arrival: int
     accepted_s: float
     result: asyncio.Future[GenResult]
@@ -202,7 +202,7 @@ class ScriptedEngine:
             result.finish,
         )
 
-    def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
+    def set_rank(self, ranks: Mapping[RolloutId, int]) -> None:
         """Re-rank what waits."""
         for call in self._open.values():
             call.rank = ranks.get(call.request.rollout_id, call.rank)

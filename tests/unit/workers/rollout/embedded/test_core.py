@@ -70,9 +70,9 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_running_turns(
 
 def test_the_worst_ranked_keys_are_evicted_first() -> None:
     core = build(slots=1, pages=12)
-    for name, rank in (("urgent", 1.0), ("later", 9.0), ("third", 5.0)):
+    for name, rank in (("urgent", 1), ("later", 9), ("third", 5)):
         turn(core, name, ids=(ord(name[0]) % 17, *LONG), rollout_id=name, rank=rank)
-    turn(core, "fourth", ids=(16, 16, *LONG), rollout_id="fourth", rank=0.0, max_tokens=20)
+    turn(core, "fourth", ids=(16, 16, *LONG), rollout_id="fourth", rank=0, max_tokens=20)
     assert pages_of(core, "urgent") == pages_of(core, "third") == 3
     assert pages_of(core, "later") < 3
     assert sum(core.keys.table.tree.evicted.values()) > 0
@@ -81,14 +81,14 @@ def test_the_worst_ranked_keys_are_evicted_first() -> None:
 def test_retained_keys_are_evicted_last_until_their_time_is_over() -> None:
     now = 0.0
     core = build(slots=1, pages=9, clock=lambda: now)
-    turn(core, "a", ids=(1, *LONG), rollout_id="a", rank=9.0)
+    turn(core, "a", ids=(1, *LONG), rollout_id="a", rank=9)
     core.retain(RolloutId("a"), ttl_s=10.0)
-    turn(core, "b", ids=(2, *LONG), rollout_id="b", rank=1.0)
-    turn(core, "c", ids=(3, *LONG), rollout_id="c", rank=1.0)
-    turn(core, "d", ids=(4, *LONG), rollout_id="d", rank=1.0)
+    turn(core, "b", ids=(2, *LONG), rollout_id="b", rank=1)
+    turn(core, "c", ids=(3, *LONG), rollout_id="c", rank=1)
+    turn(core, "d", ids=(4, *LONG), rollout_id="d", rank=1)
     assert pages_of(core, "a") == 3
     now = 11.0
-    turn(core, "e", ids=(5, *LONG), rollout_id="e", rank=1.0)
+    turn(core, "e", ids=(5, *LONG), rollout_id="e", rank=1)
     assert pages_of(core, "a") == 0
 
 
@@ -166,9 +166,9 @@ def test_dropped_keys_are_computed_anew_also_under_the_weights_a_turn_started_wi
     assert torch.allclose(torch.tensor(result.logprobs[40:]), rest, atol=2e-5, rtol=0)
 
 
-def any_rank(rng: Random) -> float:
+def any_rank(rng: Random) -> int:
     """Of any class; ranks of one class meet."""
-    return float(compose(rng.choice(list(RankClass)), rng.randrange(3), 0))
+    return compose(rng.choice(list(RankClass)), rng.randrange(3), 0)
 
 
 def play_random_calls(seed: int, slots: int, spare: int) -> None:
