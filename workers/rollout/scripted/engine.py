@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from domain.engine import (
     Capability,
@@ -279,7 +279,7 @@ class ScriptedEngine:
         self._drains.append(resumed)
         try:
             while not resumed.done() and (running := self._running()):
-                ends = (resumed, *(call.result for call in running))
+                ends: list[asyncio.Future[Any]] = [resumed, *(call.result for call in running)]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             if resumed in self._drains:
