@@ -160,8 +160,9 @@ class AdapterRef:
 class GenRequest:
     """One turn to generate. `token_ids` is the whole segment so far, never only the new part.
 
-    Smaller `rank` runs first. `weights_sha`, if given, must be what the engine serves to this request
-    when it starts (`served_sha`).
+    Smaller `rank` runs first; as `kv.ranks` composes it, neighbours are beyond what a float tells
+    apart. `weights_sha`, if given, must be what the engine serves to this request when it starts
+    (`served_sha`).
     `deadline_s` counts from acceptance; what was sampled by then comes back with finish `abort`.
     """
 
@@ -171,7 +172,7 @@ class GenRequest:
     tenant: str
     token_ids: tuple[int, ...]
     sampling: Sampling
-    rank: float = 0.0
+    rank: int = 0
     segment: int = 0
     weights_sha: str | None = None
     deadline_s: float | None = None

@@ -48,7 +48,7 @@ def _by_recency(holder: Holder) -> tuple[float, int]:
 def _by_class(holder: Holder) -> tuple[bool, float, int]:
     if holder.is_unused:
         return False, holder.last_used, holder.key
-    return True, float(-holder.rank), holder.key
+    return True, -holder.rank, holder.key
 
 
 def _by_class_and_use(holder: Holder) -> tuple[int, float, int]:
@@ -56,4 +56,4 @@ def _by_class_and_use(holder: Holder) -> tuple[int, float, int]:
         return 0, holder.last_used, holder.key
     if is_high(holder.rank):
         return 2, holder.last_used, holder.key
-    return 1, float(-holder.rank), holder.key
+    return 1, -holder.rank, holder.key

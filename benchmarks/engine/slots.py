@@ -126,7 +126,7 @@ class Crowd:
         return Probe(busy, slot_steps or WAIT_STEPS_MAX, WAIT_STEPS_MAX)
 
     def _submit(
-        self, name: str, output: int, rank: float, chunks: list[TokenChunk] | None = None
+        self, name: str, output: int, rank: int, chunks: list[TokenChunk] | None = None
     ) -> str:
         self.number += 1
         prompt = tuple(self.chance.randrange(TOKENS) for _ in range(PROMPT))

@@ -68,7 +68,7 @@ def build(model: PackedModel, slots: int, pages: int, rules: KvRules) -> tuple[C
 
 
 def request_of(
-    name: str, rollout: Rollout, tokens: Sequence[int], turn: int, rank: float | None = None
+    name: str, rollout: Rollout, tokens: Sequence[int], turn: int, rank: int | None = None
 ) -> GenRequest:
     """One turn of a rollout; by default ranked as the oldest group first ranks it."""
     member = rollout.ordinal % 4096

@@ -284,7 +284,7 @@ class RolloutHost:
             held = self._held.get(rollout_id)
             if held is not None:
                 held.loop.rank = rank
-        self._ports.engine.set_rank({r: float(rank) for r, rank in ranks.items()})
+        self._ports.engine.set_rank(ranks)
 
     def _forget(self, rollout_id: RolloutId, hop: int) -> None:
         if hop > self._hops.get(rollout_id, -1):

@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Generate one turn piece by piece; closing the iterator aborts the request."""
         ...
 
-    def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
+    def set_rank(self, ranks: Mapping[RolloutId, int]) -> None:
         """Give open requests of these rollouts a new rank; unknown rollouts are ignored."""
         ...
 

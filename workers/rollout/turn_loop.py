@@ -197,7 +197,7 @@ class TurnLoop:
                 turn_seed(place.seed, place.try_, turn),
                 ports.chat.stop_token_ids,
             ),
-            rank=float(self.rank),
+            rank=self.rank,
             weights_sha=weights_sha,
             kv_source=None if fetched is None else fetched.ticket,
         )

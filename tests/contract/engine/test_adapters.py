@@ -34,6 +34,7 @@ from tests.support.published_models import adapted, published, published_logprob
 from tests.support.waiting import eventually
 from workers.models.adapter import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from workers.models.folder import file_checksum, read_folder
+from workers.rollout.embedded import shelf
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 
 pytestmark = requires("reference")
@@ -225,6 +226,75 @@ async def test_an_adapter_whose_probe_differs_is_withdrawn(world: World, has_old
     with pytest.raises(EngineRefused) as refused:
         await meanwhile
     assert refused.value.reason is Refusal.UNKNOWN_ADAPTER
+
+
+async def test_several_updates_without_a_probe_are_undone_together(world: World) -> None:
+    """A turn that was accepted between two of them is not served what failed."""
+    base, path = world.adapter(1)
+    _, newer = world.adapter(2)
+    first, second = world.ref(path, version=1), world.ref(newer, version=2)
+    await world.engine.pause(PauseMode.KEEP)
+    await world.engine.update_weights(first)
+    names = {"newest": AdapterRef(NAME), "pinned": AdapterRef(NAME, first.sha)}
+    between = [
+        asyncio.create_task(world.engine.generate(asking(name, adapter=ref)))
+        for name, ref in names.items()
+    ]
+    await eventually(lambda: world.engine.stats().waiting == 2)
+    await world.engine.update_weights(second)
+    with pytest.raises(SyncFailed):
+        await world.engine.verify_weights(probe_of(base, second))
+    await world.engine.resume()
+    for one in between:
+        with pytest.raises(EngineRefused) as refused:
+            await asyncio.wait_for(one, 20)
+        assert refused.value.reason is Refusal.UNKNOWN_ADAPTER
+
+
+async def test_several_failed_updates_leave_waiting_turns_what_they_had(world: World) -> None:
+    older, path = world.adapter(1)
+    await world.load(older, world.ref(path))
+    await world.engine.pause(PauseMode.KEEP)
+    before = asyncio.create_task(world.engine.generate(asking("before")))
+    await eventually(lambda: world.engine.stats().waiting == 1)
+    between = []
+    for seed in (2, 3):
+        _, newer = world.adapter(seed)
+        last = world.ref(newer, version=seed)
+        await world.engine.update_weights(last)
+        between.append(asyncio.create_task(world.engine.generate(asking(str(seed)))))
+        await eventually(lambda: world.engine.stats().waiting == 1 + len(between))
+    with pytest.raises(SyncFailed):
+        await world.engine.verify_weights(probe_of(older, last))
+    await world.engine.resume()
+    for result in await asyncio.gather(before, *between):
+        assert_same(older, PROMPT, result)
+        assert set(result.versions) == {1}
+
+
+async def test_a_bad_update_gives_a_running_turn_back_an_adapter_that_had_left_the_shelf(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "ADAPTERS_MAX", 1)
+    older, path = world.adapter(1)
+    other, beside = world.adapter(2)
+    _, newer = world.adapter(3)
+    await world.load(older, world.ref(path))
+    turn = asyncio.create_task(world.engine.generate(asking("r", max_tokens=200)))
+    await eventually(lambda: world.engine.stats().sampled_tokens > 5)
+    await world.load(other, world.ref(beside, "org_1"))
+    await world.engine.pause(PauseMode.KEEP)
+    assert world.engine.stats().active == 1
+    bad = world.ref(newer, version=3)
+    await world.engine.update_weights(bad)
+    with pytest.raises(SyncFailed):
+        await asyncio.wait_for(world.engine.verify_weights(probe_of(older, bad)), 20)
+    await world.engine.resume()
+    result = await asyncio.wait_for(turn, 60)
+    assert_same(older, PROMPT, result, 2e-5)
+    assert set(result.versions) == {1}
+    theirs = await world.engine.generate(asking("theirs", tenant="org_1"))
+    assert_same(other, PROMPT, theirs)
 
 
 async def test_an_adapter_that_cannot_be_had_leaves_the_loaded_one(world: World) -> None:

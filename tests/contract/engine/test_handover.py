@@ -1,19 +1,24 @@
 """Pages from one engine to another: the next turn there is what it would have been, with less work."""
 
+import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
-from domain.engine import Capability, GenRequest, GenResult, RequestId
+from domain.engine import Capability, Finish, GenRequest, GenResult, PauseMode, RequestId
 from domain.kv_ticket import KvFailure, KvRefused, KvTicket
 from infra.clock import SystemClock
 from tests.contract.engine.conftest import LONG_CONTEXT, Make, Small
 from tests.support.engines import request
+from tests.support.waiting import eventually
 from workers.models.folder import weights_sha
 from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
+from workers.rollout.kv_transfer.pages import Content
 from workers.rollout.kv_transfer.transfer import KvTransfer
 from workers.rollout.ports import Engine
 from workers.rollout.scripted.engine import ScriptedEngine, ScriptedSizes
@@ -163,3 +168,74 @@ async def test_an_engine_that_hands_nothing_over_says_so_and_takes_no_ticket_ami
     with pytest.raises(KvRefused) as caught:
         await plain.export_kv(first.rollout_id)
     assert caught.value.reason is KvFailure.UNSUPPORTED
+
+
+async def abort(engine: Engine) -> None:
+    (result,) = await engine.abort([RequestId("req_2")])
+    assert result.finish is Finish.ABORT
+
+
+async def pause(engine: Engine) -> None:
+    await engine.pause(PauseMode.ABORT)
+    await engine.resume()
+
+
+@pytest.mark.parametrize("end", [abort, pause])
+async def test_a_turn_whose_pages_are_looked_at_can_be_ended(
+    start: Start, monkeypatch: pytest.MonkeyPatch, end: Callable[[Engine], Awaitable[None]]
+) -> None:
+    """What is asked of the engine right behind `generate` finds the turn there."""
+    a, b = start(), start()
+    first = await first_turn(a.engine)
+    ticket = await a.engine.export_kv(first.rollout_id)
+    going_on = threading.Event()
+    look = b.transfer.look
+
+    def slow(*args: Any) -> Content:
+        if isinstance(b.engine, EmbeddedEngine):  # the other looks on the caller's loop
+            going_on.wait(20)
+        return look(*args)
+
+    monkeypatch.setattr(b.transfer, "look", slow)
+    await b.engine.pause(PauseMode.KEEP)
+    if isinstance(b.engine, EmbeddedEngine):
+        await b.engine.resume()
+    turn = asyncio.create_task(b.engine.generate(second_turn(first, ticket)))
+    await asyncio.sleep(0)
+    try:
+        await end(b.engine)
+    finally:
+        going_on.set()
+    ended = await asyncio.wait_for(turn, 20)
+    assert (ended.finish, ended.token_ids) == (Finish.ABORT, ())
+    await b.engine.resume()
+    again = replace(second_turn(first, ticket), request_id=RequestId("req_3"))
+    assert (await b.engine.generate(again)).cached_tokens == ticket.tokens
+
+
+async def test_a_request_that_is_refused_and_left_ends_no_other(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfer = KvTransfer(time.time)
+    engine = EmbeddedEngine("small", small.folder, EngineLimits(slots=2), transfer=transfer)
+    first = await first_turn(engine)
+    ticket = await engine.export_kv(first.rollout_id)
+    running = asyncio.create_task(engine.generate(request(request_id="req_2", max_tokens=4000)))
+    await eventually(lambda: engine.stats().active == 1)
+    going_on = threading.Event()
+
+    def slow(*_: Any) -> Content:
+        going_on.wait(20)
+        raise KvRefused(KvFailure.GONE, "the test says so")
+
+    monkeypatch.setattr(transfer, "look", slow)
+    twice = asyncio.create_task(engine.generate(second_turn(first, ticket)))
+    await eventually(lambda: engine.stats().refused)
+    twice.cancel()
+    await asyncio.gather(twice, return_exceptions=True)
+    going_on.set()
+    assert (await engine.generate(request("next"))).token_ids
+    assert not running.done()
+    await engine.close()
+    await running
+    transfer.close()

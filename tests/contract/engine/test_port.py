@@ -12,6 +12,7 @@ from domain.engine import (
     Capability,
     EngineRefused,
     Finish,
+    GenResult,
     PauseMode,
     Refusal,
     RequestId,
@@ -23,6 +24,7 @@ from tests.contract.engine.conftest import LONG_CONTEXT, Make, Small
 from tests.support.engines import decoder, published, request
 from tests.support.waiting import eventually
 from workers.rollout.embedded.engine import EmbeddedEngine
+from workers.rollout.ports import Engine
 
 LONG: dict[str, Any] = {"rollout_id": "ro_long", "max_tokens": 4000}
 """A turn that is still running when the test acts on it."""
@@ -90,11 +92,11 @@ async def test_waiting_turns_start_in_order_of_rank(make: Make) -> None:
     await engine.pause(PauseMode.KEEP)
     order: list[str] = []
 
-    async def run(name: str, rank: float) -> None:
+    async def run(name: str, rank: int) -> None:
         await engine.generate(request(name, rank=rank))
         order.append(name)
 
-    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3.0), ("b", 1.0), ("c", 2.0)]]
+    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3), ("b", 1), ("c", 2)]]
     await eventually(lambda: engine.stats().waiting == 3)
     assert sorted(engine.waiting()) == ["ro_a", "ro_b", "ro_c"]
     await engine.resume()
@@ -108,13 +110,13 @@ async def test_a_new_rank_reaches_a_waiting_turn(make: Make) -> None:
     await engine.pause(PauseMode.KEEP)
     order: list[str] = []
 
-    async def run(name: str, rank: float) -> None:
+    async def run(name: str, rank: int) -> None:
         await engine.generate(request(name, rank=rank))
         order.append(name)
 
-    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3.0), ("b", 1.0), ("c", 2.0)]]
+    tasks = [asyncio.create_task(run(n, r)) for n, r in [("a", 3), ("b", 1), ("c", 2)]]
     await eventually(lambda: engine.stats().waiting == 3)
-    engine.set_rank({RolloutId("ro_a"): 0.0, RolloutId("ro_unknown"): 1.0})
+    engine.set_rank({RolloutId("ro_a"): 0, RolloutId("ro_unknown"): 1})
     await engine.resume()
     await asyncio.gather(*tasks)
     assert order == ["a", "b", "c"]
@@ -227,6 +229,64 @@ async def test_a_pause_that_waits_lets_running_turns_end_and_starts_none(make: M
     assert (await first).token_ids
     await engine.resume()
     assert (await second).token_ids
+
+
+async def draining(engine: Engine) -> tuple[asyncio.Task[GenResult], asyncio.Task[None]]:
+    """A turn that runs, and a pause that waits for it."""
+    running = asyncio.create_task(engine.generate(request(request_id="r", **LONG)))
+    await eventually(lambda: engine.stats().active == 1)
+    pausing = asyncio.create_task(engine.pause(PauseMode.WAIT))
+    await eventually(lambda: engine.stats().paused)
+    return running, pausing
+
+
+async def ended(engine: Engine, running: asyncio.Task[GenResult]) -> None:
+    assert not engine.stats().paused
+    assert (await asyncio.wait_for(engine.generate(request("next")), 20)).token_ids
+    assert not running.done(), "a turn was lost with the pause"
+    await engine.abort([RequestId("r")])
+    assert (await running).finish is Finish.ABORT
+    await engine.pause(PauseMode.WAIT)
+    assert engine.stats().paused
+
+
+async def test_a_resume_ends_a_pause_that_still_waits(make: Make) -> None:
+    engine = make(2)
+    running, pausing = await draining(engine)
+    await engine.resume()
+    await asyncio.wait_for(pausing, 20)
+    await ended(engine, running)
+
+
+async def test_a_pause_whose_caller_leaves_pauses_nothing(make: Make) -> None:
+    engine = make(2)
+    running, pausing = await draining(engine)
+    pausing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pausing
+    await eventually(lambda: not engine.stats().paused)
+    await ended(engine, running)
+
+
+async def test_of_two_pauses_one_is_enough(make: Make) -> None:
+    """The one that stays is answered when the turn has ended."""
+    engine = make(2)
+    running, leaving = await draining(engine)
+    staying = asyncio.create_task(engine.pause(PauseMode.WAIT))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await engine.abort([RequestId("r")])
+    await asyncio.wait_for(staying, 20)
+    assert (await running).finish is Finish.ABORT
+    assert engine.stats().paused
+
+
+async def test_a_pause_and_a_resume_right_behind_it_are_both_answered(make: Make) -> None:
+    engine = make(1)
+    for mode in PauseMode:
+        await asyncio.wait_for(asyncio.gather(engine.pause(mode), engine.resume()), 20)
+    assert not engine.stats().paused
 
 
 async def test_a_turn_that_starts_after_an_update_carries_the_new_version(

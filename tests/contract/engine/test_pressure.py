@@ -53,7 +53,7 @@ async def play(engine: EmbeddedEngine, stream: int, **fields: Any) -> list[tuple
             f"{stream}-{turn}",
             ids,
             rollout_id=f"ro_{stream}",
-            rank=float(rng.randrange(4)),
+            rank=rng.randrange(4),
             seed=100 * stream + turn,
             max_tokens=rng.randint(6, 20),
             temperature=0.0 if stream % 2 else 0.8,

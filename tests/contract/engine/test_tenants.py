@@ -41,7 +41,7 @@ async def play(world: World) -> dict[str, list[GenResult]]:
         best = RankClass.CRITICAL if tenant == "org_one" else RankClass.NORMAL
         length = chance.randint(1, LONGEST)
         one = asking(f"{tenant}-{number}", (number % 10, 1, 2), max_tokens=length, tenant=tenant)
-        result = await world.engine.generate(replace(one, rank=float(compose(best, number, 0))))
+        result = await world.engine.generate(replace(one, rank=compose(best, number, 0)))
         results.setdefault(tenant, []).append(result)
 
     async with asyncio.TaskGroup() as turns:

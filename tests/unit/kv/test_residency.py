@@ -148,5 +148,14 @@ def test_growth_takes_unused_then_low_by_rank_then_high(demotes: bool, expected:
     assert keys(victims(holders, Eviction.CLASSES, demotes=demotes)) == expected
 
 
+@pytest.mark.parametrize("demotes", [True, False])
+def test_of_two_members_of_a_group_the_worse_one_goes_first(demotes: bool) -> None:
+    """Their ranks differ by one, which a float of that size does not tell."""
+    better, worse = One(1, RankClass.NORMAL), One(2, RankClass.NORMAL)
+    better.rank = compose(RankClass.NORMAL, 7, 3)
+    worse.rank = better.rank + 1
+    assert keys(victims([better, worse], Eviction.CLASSES, demotes=demotes)) == [2, 1]
+
+
 def test_without_residency_there_is_nothing_to_demote() -> None:
     assert not rules_of(Scheduling(off=(Mechanism.RESIDENCY,))).demotion

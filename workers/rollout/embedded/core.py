@@ -35,15 +35,13 @@ from workers.rollout.embedded.pages.nodes import pages_for
 from workers.rollout.embedded.passes import PAGES_STEP, Drawn, Passes
 from workers.rollout.embedded.rows import Rows
 from workers.rollout.embedded.shelf import LoadedAdapter
-from workers.rollout.embedded.turn_adapters import TurnAdapters
+from workers.rollout.embedded.stop_text import StopText
+from workers.rollout.embedded.turn_adapters import SavedAdapters, TurnAdapters
 from workers.rollout.embedded.turns import Ending, Record, Running, Ticket, engine_rank, result_of
 from workers.rollout.guards import check
 
 WAITING_MAX: Final = 4096
 """Waiting requests; more are refused and counted, the caller holds them back."""
-
-STOP_TAIL_TOKENS: Final = 64
-"""Newest tokens in which stop strings are looked for; a stop string is far shorter."""
 
 ADMIT_AGAIN_STEPS: Final = 16
 """Steps after which turns that did not fit are looked at again though nothing ended: gaps grow older."""
@@ -66,7 +64,7 @@ class Core:
         """`sizes.pages` are shared by all turns, those whose tools run among them."""
         assert slots >= 1
         self.model = model
-        self.vocabulary = vocabulary
+        self._stop_text = StopText(vocabulary)
         self.slots = slots
         self.version = version
         self.weights_sha = weights_sha
@@ -83,6 +81,7 @@ class Core:
         self._occupancy = Occupancy(self.rows, self.keys, self.counters)
         self._passes = Passes(self._occupancy, self.adapters)
         self._arrivals = 0
+        self._unanswered: dict[int, Ticket] = {}
         self._released: set[RolloutId] = set()
         self._next_deadline_s = math.inf
         self._admit_at_step = 0
@@ -97,12 +96,17 @@ class Core:
         """Turns without a slot, those among them that had one."""
         return self._occupancy.waiting
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a step could do anything for anybody."""
+        return bool(self.active) or not all(one.is_expecting for one in self.waiting.values())
+
     def submit(
         self,
         request: GenRequest,
         deliver: Callable[[GenResult | EngineRefused], None],
         deliver_chunk: Callable[[TokenChunk], None] | None = None,
-    ) -> None:
+    ) -> Ticket:
         """Accept a request into the waiting queue, or raise `EngineRefused`."""
         try:
             self._check(request)
@@ -120,8 +124,19 @@ class Core:
         )
         ticket.adapter = self.adapters.find(request)
         self._released.discard(request.rollout_id)
+        self._unanswered[ticket.arrival] = ticket
         self.waiting[request.request_id] = ticket
         self._next_deadline_s = min(self._next_deadline_s, ticket.deadline_s)
+        self._look_again()
+        return ticket
+
+    def is_open(self, request: GenRequest) -> bool:
+        """Whether this very request was accepted and is not answered, not another one of its id."""
+        return any(one.request is request for one in self._unanswered.values())
+
+    def expected(self, ticket: Ticket) -> None:
+        """The pages that a waiting turn expected are there, or will not be."""
+        ticket.is_expecting = False
         self._look_again()
 
     def step(self, admitting: bool = True) -> None:
@@ -160,7 +175,12 @@ class Core:
 
     def fail_all(self, cause: str) -> None:
         """End everything with `error`: the engine cannot go on."""
-        self._end_all(self.open_requests(), Finish.ERROR, cause)
+        try:
+            self._end_all(self.open_requests(), Finish.ERROR, cause)
+        finally:
+            # Also what was on its way between queue and slot, and what could not be ended.
+            for ticket in list(self._unanswered.values()):
+                self._refuse(ticket, Refusal.CLOSED, cause)
 
     def close(self) -> None:
         """Give back what the outer tiers hold."""
@@ -172,7 +192,7 @@ class Core:
         running = (r.ticket.request.request_id for r in self.rows.running)
         return (*running, *self.waiting)
 
-    def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
+    def set_rank(self, ranks: Mapping[RolloutId, int]) -> None:
         """Re-rank turns, and pages for the choice of what to evict."""
         for ticket in (*self.waiting.values(), *(r.ticket for r in self.rows.running)):
             rank = ranks.get(ticket.request.rollout_id)
@@ -204,13 +224,16 @@ class Core:
         """Serve this version of an adapter from the next token on, where none was pinned."""
         self.adapters.swap(adapter, self._tickets())
 
-    def withdraw_adapter(self, adapter: LoadedAdapter, before: LoadedAdapter | None) -> None:
-        """Undo a swap; what waits for the withdrawn version, and for no other, is refused."""
-        for ticket in self.adapters.withdraw(adapter, before, self._tickets()):
+    def saved_adapters(self) -> SavedAdapters:
+        """What `restore_adapters` needs to undo any number of swaps."""
+        return self.adapters.saved(self._tickets())
+
+    def restore_adapters(self, saved: SavedAdapters) -> None:
+        """Undo swaps; what came since for a withdrawn version, and for no other, is refused."""
+        for ticket in self.adapters.restore(saved, self._tickets()):
+            # Nothing starts while an update is not verified: it waits.
             del self.waiting[ticket.request.request_id]
-            self.counters.refused += 1
-            detail = f"{adapter.key[1]!r} was withdrawn"
-            ticket.deliver(EngineRefused(Refusal.UNKNOWN_ADAPTER, detail))
+            self._refuse(ticket, Refusal.UNKNOWN_ADAPTER, "what was asked for was withdrawn")
 
     def served_sha(self, ticket: Ticket) -> str:
         """Identity of the weights that make this turn's tokens now."""
@@ -253,10 +276,11 @@ class Core:
         if not self.waiting or self.counters.steps < self._admit_at_step:
             return
         self._admit_at_step = self.counters.steps + ADMIT_AGAIN_STEPS
-        for ticket in self.waiting.values():
+        waiting = [one for one in self.waiting.values() if not one.is_expecting]
+        for ticket in waiting:
             self.keys.prepare(ticket, self.served_sha(ticket))
         free, running = self.slots - self.active, self.rows.running
-        decision = self.keys.admission.decided(self.clock(), self.waiting.values(), running, free)
+        decision = self.keys.admission.decided(self.clock(), waiting, running, free)
         for yielding in decision.yielding:
             self._occupancy.park(yielding)
         self.counters.preemptions += len(decision.yielding)
@@ -272,9 +296,8 @@ class Core:
         wanted, served = ticket.request.weights_sha, self.served_sha(ticket)
         if ticket.parked is None and wanted not in (None, served):
             del self.waiting[ticket.request.request_id]
-            self.counters.refused += 1
             detail = f"{wanted} was asked for, {served} is served"
-            ticket.deliver(EngineRefused(Refusal.WEIGHTS_MISMATCH, detail))
+            self._refuse(ticket, Refusal.WEIGHTS_MISMATCH, detail)
             return
         self._occupancy.enter(ticket, served)
 
@@ -309,10 +332,8 @@ class Core:
             self._occupancy.fill(int(row))
 
     def _ends_with_stop(self, row: int) -> bool:
-        sampled = self.rows.tokens[row, self.rows.sampled(row)][-STOP_TAIL_TOKENS:]
-        text = self.vocabulary.decode(int(t) for t in sampled)
         stops = self.rows.running[row].ticket.request.sampling.stop
-        return any(stop in text for stop in stops)
+        return self._stop_text.ends(self.rows.tokens[row, self.rows.sampled(row)], stops)
 
     def _stream(self) -> None:
         for row, running in enumerate(self.rows.running):
@@ -385,5 +406,11 @@ class Core:
             self.counters.finished += 1
         else:
             self.counters.aborted += 1
+        del self._unanswered[ticket.arrival]
         ticket.deliver(result)
         return result
+
+    def _refuse(self, ticket: Ticket, reason: Refusal, detail: str) -> None:
+        self.counters.refused += 1
+        del self._unanswered[ticket.arrival]
+        ticket.deliver(EngineRefused(reason, detail))

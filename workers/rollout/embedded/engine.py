@@ -8,6 +8,7 @@ with `OMP_WAIT_POLICY=passive`: one thread computes, spinning helpers would only
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -178,57 +179,56 @@ class EmbeddedEngine:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[GenResult] = loop.create_future()
 
-        def settle(outcome: GenResult | EngineRefused) -> None:
+        def settle(outcome: GenResult | Exception) -> None:
             if answer.done():
                 return
-            if isinstance(outcome, EngineRefused):
+            if isinstance(outcome, Exception):
                 answer.set_exception(outcome)
             else:
                 answer.set_result(outcome)
 
-        def deliver(outcome: GenResult | EngineRefused) -> None:
-            if not loop.is_closed():
+        def deliver(outcome: GenResult | Exception) -> None:
+            with suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, outcome)
 
-        pages = await self._handover.look(request)
-        if not self._thread.post(lambda: self._submit(request, deliver, None, pages)):
-            raise EngineRefused(Refusal.CLOSED, "the engine is closed")
         try:
+            await self._enter(request, deliver, None)
             return await answer
         except asyncio.CancelledError:
-            self._post_abort(request.request_id)
+            self._post_abort(request)
             raise
+        finally:
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # seen, also where the caller leaves before it is told
 
     async def stream(self, request: GenRequest) -> AsyncIterator[TokenChunk]:
         """Generate one turn piece by piece; closing the iterator aborts the request."""
         loop = asyncio.get_running_loop()
-        pieces: asyncio.Queue[TokenChunk | EngineRefused] = asyncio.Queue()
+        pieces: asyncio.Queue[TokenChunk | Exception] = asyncio.Queue()
 
-        def send(piece: TokenChunk | EngineRefused) -> None:
-            if not loop.is_closed():
+        def send(piece: TokenChunk | Exception) -> None:
+            with suppress(RuntimeError):  # the reader's loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        def deliver(outcome: GenResult | EngineRefused) -> None:
-            if isinstance(outcome, EngineRefused):
+        def deliver(outcome: GenResult | Exception) -> None:
+            if isinstance(outcome, Exception):
                 send(outcome)
 
-        pages = await self._handover.look(request)
-        if not self._thread.post(lambda: self._submit(request, deliver, send, pages)):
-            raise EngineRefused(Refusal.CLOSED, "the engine is closed")
         is_over = False
         try:
+            await self._enter(request, deliver, send)
             while not is_over:
                 piece = await pieces.get()
-                if isinstance(piece, EngineRefused):
+                if isinstance(piece, Exception):
                     is_over = True
                     raise piece
                 is_over = piece.finish is not None
                 yield piece
         finally:
             if not is_over:
-                self._post_abort(request.request_id)
+                self._post_abort(request)
 
-    def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
+    def set_rank(self, ranks: Mapping[RolloutId, int]) -> None:
         """Give open requests of these rollouts a new rank at the next decode step."""
         copied = dict(ranks)
         self._thread.post(lambda: self._core.set_rank(copied))
@@ -281,22 +281,60 @@ class EmbeddedEngine:
         export = (Capability.KV_EXPORT,) if self._handover.is_open else ()
         return (*CAPABILITIES, *tiers, *export)
 
+    async def _enter(
+        self,
+        request: GenRequest,
+        deliver: Callable[[GenResult | Exception], None],
+        deliver_chunk: Callable[[TokenChunk], None] | None,
+    ) -> None:
+        """Have a request accepted at once; pages that come with it are looked at while it waits."""
+        if not self._thread.post(lambda: self._submit(request, deliver, deliver_chunk)):
+            raise EngineRefused(Refusal.CLOSED, "the engine is closed")
+        if request.kv_source is None:
+            return
+        try:
+            pages = await self._handover.look(request)
+        except Exception:
+            self._post_abort(request)
+            raise
+        self._thread.post(lambda: self._take_in(request, pages, deliver))
+
     def _submit(
         self,
         request: GenRequest,
-        deliver: Callable[[GenResult | EngineRefused], None],
+        deliver: Callable[[GenResult | Exception], None],
         deliver_chunk: Callable[[TokenChunk], None] | None,
-        pages: Content | None = None,
     ) -> None:
         try:
             if self._thread.mode is Mode.CLOSED:
                 raise EngineRefused(Refusal.CLOSED, "the engine is closed")
-            self._core.submit(request, deliver, deliver_chunk)
-        except EngineRefused as refused:
-            deliver(refused)
+            ticket = self._core.submit(request, deliver, deliver_chunk)
+        except Exception as error:  # noqa: BLE001 - refused or no request: the caller's matter
+            deliver(error)
             return
-        if pages is not None:
-            self._handover.take_in(request, pages)
+        ticket.is_expecting = request.kv_source is not None
 
-    def _post_abort(self, request_id: RequestId) -> None:
-        self._thread.post(lambda: self._core.abort((request_id,), "cancelled"))
+    def _take_in(
+        self,
+        request: GenRequest,
+        pages: Content | None,
+        deliver: Callable[[GenResult | Exception], None],
+    ) -> None:
+        ticket = self._core.waiting.get(request.request_id)
+        if ticket is None or ticket.request is not request:
+            return
+        try:
+            if pages is not None:
+                self._handover.take_in(request, pages)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told
+            deliver(error)
+            self._core.abort((request.request_id,), "its pages could not be taken in")
+            return
+        self._core.expected(ticket)
+
+    def _post_abort(self, request: GenRequest) -> None:
+        def leave() -> None:
+            if self._core.is_open(request):
+                self._core.abort((request.request_id,), "cancelled")
+
+        self._thread.post(leave)

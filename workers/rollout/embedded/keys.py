@@ -191,7 +191,8 @@ class Keys:
         now = self.clock()
         for running in open_turns:
             weights_sha = served_sha(running.ticket)
-            if running.weights_sha == weights_sha:
+            # Private keys are of several weights, also where these are those of the start.
+            if running.weights_sha == weights_sha and not running.lease.is_private:
                 continue
             running.digests = ()
             running.is_loading = False

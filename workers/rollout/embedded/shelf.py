@@ -5,6 +5,7 @@ that it found, so what leaves the shelf is still there for the turns that use it
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +51,14 @@ class AdapterShelf:
         """Identities of all that is loaded."""
         return tuple(one.sha for one in self._loaded.values())
 
+    def saved(self) -> dict[Key, LoadedAdapter]:
+        """All that is loaded, for `restore`."""
+        return dict(self._loaded)
+
+    def restore(self, loaded: Mapping[Key, LoadedAdapter]) -> None:
+        """Have loaded what was loaded then, what had to make room since included."""
+        self._loaded = OrderedDict(loaded)
+
     def find(self, tenant: str, ref: AdapterRef | None) -> LoadedAdapter | None:
         """The adapter that a request asks for. Raises EngineRefused when it is not here."""
         if ref is None:
@@ -63,10 +72,9 @@ class AdapterShelf:
             raise EngineRefused(Refusal.WEIGHTS_MISMATCH, detail)
         return found
 
-    def put(self, key: Key, adapter: LoadedAdapter | None) -> None:
-        """Load, replace or (None) remove."""
-        self._loaded.pop(key, None)
-        if adapter is not None:
-            self._loaded[key] = adapter
+    def put(self, adapter: LoadedAdapter) -> None:
+        """Load or replace."""
+        self._loaded.pop(adapter.key, None)
+        self._loaded[adapter.key] = adapter
         while len(self._loaded) > ADAPTERS_MAX:
             self._loaded.popitem(last=False)

@@ -1,13 +1,22 @@
 """Which turn runs with which adapter, and under which identity: the core's view of the shelf."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 
 from domain.engine import GenRequest, served_sha
 from workers.rollout.embedded.adapters import AdaptedRows, Grouping, PackedAdapter, by_adapter
-from workers.rollout.embedded.shelf import AdapterShelf, LoadedAdapter
+from workers.rollout.embedded.shelf import AdapterShelf, Key, LoadedAdapter
 from workers.rollout.embedded.turns import Running, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAdapters:
+    """What was loaded, and what the turns of that time (by arrival) held."""
+
+    loaded: Mapping[Key, LoadedAdapter]
+    held: Mapping[int, LoadedAdapter | None]
 
 
 class TurnAdapters:
@@ -44,20 +53,31 @@ class TurnAdapters:
 
     def swap(self, adapter: LoadedAdapter, tickets: Iterable[Ticket]) -> None:
         """Serve this version from the next token on, to all turns that pinned none."""
-        self.shelf.put(adapter.key, adapter)
+        self.shelf.put(adapter)
         for ticket in tickets:
             ref, held = ticket.request.adapter, ticket.adapter
             if ref is not None and ref.sha is None and held is not None and held.key == adapter.key:
                 ticket.adapter = adapter
 
-    def withdraw(
-        self, adapter: LoadedAdapter, before: LoadedAdapter | None, tickets: Sequence[Ticket]
-    ) -> list[Ticket]:
-        """Undo a swap; returns the turns that want this version and no other."""
-        self.shelf.put(adapter.key, None)
-        if before is not None:
-            self.swap(before, tickets)
-        return [ticket for ticket in tickets if ticket.adapter is adapter]
+    def saved(self, tickets: Iterable[Ticket]) -> SavedAdapters:
+        """What `restore` needs to undo any number of swaps."""
+        held = {ticket.arrival: ticket.adapter for ticket in tickets}
+        return SavedAdapters(self.shelf.saved(), held)
+
+    def restore(self, saved: SavedAdapters, tickets: Iterable[Ticket]) -> list[Ticket]:
+        """Undo swaps; returns the turns, accepted since, that want what is withdrawn and nothing else."""
+        self.shelf.restore(saved.loaded)
+        lost: list[Ticket] = []
+        for ticket in tickets:
+            ref, adapter = ticket.request.adapter, ticket.adapter
+            if ticket.arrival in saved.held:
+                ticket.adapter = saved.held[ticket.arrival]
+            elif ref is not None and adapter is not None:
+                before = self.shelf.newest(adapter.key)
+                ticket.adapter = before
+                if before is None or ref.sha not in (None, before.sha):
+                    lost.append(ticket)
+        return lost
 
 
 def _packed(turns: Iterable[Running]) -> list[PackedAdapter | None]:

@@ -20,9 +20,9 @@ from workers.rollout.embedded.pages.nodes import WORST_RANK, Lease
 from workers.rollout.embedded.shelf import LoadedAdapter
 
 
-def engine_rank(rank: float) -> int:
+def engine_rank(rank: int) -> int:
     """A rank as `kv.ranks` composes them; what nobody composed is taken to the nearest one."""
-    return int(min(max(0.0, rank), WORST_RANK))
+    return min(max(0, rank), WORST_RANK)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +96,8 @@ class Ticket:
     adapter: LoadedAdapter | None = None
     """What it runs with; without a pinned sha an update puts the newer version here."""
     parked: Sampled | None = None
+    is_expecting: bool = False
+    """Pages that come with it are looked at: it waits, and does not start before."""
     waiting_since_s: float = field(init=False)
     waited_s: float = 0.0
     """In the queue so far, before the first slot and between two."""

@@ -69,10 +69,10 @@ class WeightUpdates:
             if self._thread.mode is not Mode.PAUSED:
                 raise SyncFailed(Refusal.NOT_PAUSED, "pause the engine before an update")
             swap = await asyncio.to_thread(self._read, ref)
+            await self._thread.ask(swap)
         except SyncFailed:
             self._core.counters.sync_failures += 1
             raise
-        await self._thread.ask(swap)
 
     async def verify(self, probe: Probe) -> ProbeReport:
         """Compare with the trainer's log-probabilities; a mismatch restores the old weights."""
@@ -106,8 +106,8 @@ class WeightUpdates:
         self._serve(served)
 
     def _swap_adapter(self, adapter: LoadedAdapter) -> None:
-        before = self._core.adapters.shelf.newest(adapter.key)
-        self._begin(adapter.key, lambda: self._core.withdraw_adapter(adapter, before))
+        before = self._core.saved_adapters()
+        self._begin(adapter.key, lambda: self._core.restore_adapters(before))
         self._core.swap_adapter(adapter)
 
     def _begin(self, key: Key | None, undo: Callable[[], None]) -> None:
@@ -117,27 +117,36 @@ class WeightUpdates:
             self._unverified = Unverified(key, undo)
         elif self._unverified.key != key:
             raise SyncFailed(Refusal.UNVERIFIED, "another update was not probed yet")
+        self._thread.rely()
 
     def _verify(self, probe: Probe) -> ProbeReport:
-        core, unverified = self._core, self._unverified
-        key = None if unverified is None else unverified.key
-        adapter = None if key is None else core.adapters.shelf.newest(key)
+        unverified = self._unverified
         try:
-            if adapter is None:
-                report = compare(core.model, core.version, core.weights_sha, probe)
-            else:
-                version, sha = adapter.version, adapter.sha
-                report = compare(core.model, version, sha, probe, adapter.packed)
+            report = self._compare(probe, None if unverified is None else unverified.key)
         except SyncFailed:
-            core.counters.sync_failures += 1
+            self._core.counters.sync_failures += 1
             if unverified is not None:
                 unverified.undo()
                 self._unverified = None
             raise
         if unverified is not None:
-            core.counters.weight_updates += 1
+            self._core.counters.weight_updates += 1
         self._unverified = None
         return report
+
+    def _compare(self, probe: Probe, key: Key | None) -> ProbeReport:
+        core = self._core
+        adapter = None if key is None else core.adapters.shelf.newest(key)
+        try:
+            if adapter is None:
+                return compare(core.model, core.version, core.weights_sha, probe)
+            return compare(core.model, adapter.version, adapter.sha, probe, adapter.packed)
+        except SyncFailed:
+            raise
+        except Exception as error:
+            # Whatever it was, nothing is proven: what was served before is served again.
+            detail = f"the probe was not computed: {type(error).__name__}: {error}"
+            raise SyncFailed(Refusal.PROBE_MISMATCH, detail) from error
 
     def _serve(self, served: Served) -> None:
         self._core.swap_weights(served.model, served.version, served.sha)

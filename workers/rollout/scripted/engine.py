@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from domain.engine import (
     Capability,
@@ -65,7 +65,7 @@ class Call:
 
     request: GenRequest
     answer: ScriptedAnswer
-    rank: float
+    rank: int
     arrival: int
     accepted_s: float
     result: asyncio.Future[GenResult]
@@ -128,7 +128,8 @@ class ScriptedEngine:
         self._open: dict[RequestId, Call] = {}
         self._unpaused = asyncio.Event()
         self._unpaused.set()
-        self._is_draining = False
+        self._drains: list[asyncio.Future[None]] = []
+        """Pauses that wait for running turns; settled when a resume comes first."""
         self._is_closed = False
         self.requests: list[GenRequest] = []
         """Every request that was accepted, in order: what a test looks at."""
@@ -155,7 +156,7 @@ class ScriptedEngine:
         return EngineStats(
             version=self._serving.version,
             weights_sha=self._serving.sha,
-            paused=not self._unpaused.is_set(),
+            paused=bool(self._drains) or not self._unpaused.is_set(),
             active=len(running),
             waiting=len(self._open) - len(running),
             slots=self._sizes.slots,
@@ -201,7 +202,7 @@ class ScriptedEngine:
             result.finish,
         )
 
-    def set_rank(self, ranks: Mapping[RolloutId, float]) -> None:
+    def set_rank(self, ranks: Mapping[RolloutId, int]) -> None:
         """Re-rank what waits."""
         for call in self._open.values():
             call.rank = ranks.get(call.request.rollout_id, call.rank)
@@ -226,15 +227,12 @@ class ScriptedEngine:
         return tuple(self._end(call, Finish.ABORT, "aborted") for call in calls)
 
     async def pause(self, mode: PauseMode, kv: KvMode = KvMode.KEEP) -> None:
-        """Hold answers back; `wait` lets the running ones out first."""
+        """Hold answers back; `wait` lets the running ones out first, unless it is resumed before."""
         if mode is PauseMode.ABORT:
             for call in list(self._open.values()):
                 self._end(call, Finish.ABORT, "paused")
-        if mode is PauseMode.WAIT:
-            self._is_draining = True
-            await asyncio.gather(*(c.result for c in self._running()), return_exceptions=True)
-            self._is_draining = False
-        self._unpaused.clear()
+        if mode is not PauseMode.WAIT or await self._drain():
+            self._unpaused.clear()
 
     async def update_weights(self, ref: WeightRef) -> None:
         """Check what any engine checks of a file, then pretend to serve it."""
@@ -263,6 +261,9 @@ class ScriptedEngine:
         """Let answers out again."""
         if self._before_update is not None:
             raise EngineRefused(Refusal.UNVERIFIED, "the new weights were not probed")
+        drains, self._drains = self._drains, []
+        for resumed in drains:
+            resumed.set_result(None)
         self._unpaused.set()
         self._dispatch()
 
@@ -271,6 +272,24 @@ class ScriptedEngine:
         self._is_closed = True
         for call in list(self._open.values()):
             self._end(call, Finish.ABORT, "closed")
+
+    async def _drain(self) -> bool:
+        """Start nothing until running turns have ended; False when a resume came first."""
+        resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drains.append(resumed)
+        try:
+            while not resumed.done() and (running := self._running()):
+                ends: list[asyncio.Future[Any]] = [resumed, *(call.result for call in running)]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if resumed in self._drains:
+                self._drains.remove(resumed)
+            self._dispatch()
+            raise
+        if resumed.done():
+            return False
+        self._drains.remove(resumed)
+        return True
 
     async def _check_update(self, ref: WeightRef) -> None:
         if self._unpaused.is_set():
@@ -339,7 +358,7 @@ class ScriptedEngine:
         return [call for call in self._open.values() if call.task is not None]
 
     def _dispatch(self) -> None:
-        if not self._unpaused.is_set() or self._is_draining:
+        if not self._unpaused.is_set() or self._drains:
             return
         waiting = [call for call in self._open.values() if call.task is None]
         free = self._sizes.slots - len(self._running())

@@ -77,7 +77,7 @@ async def test_a_rollout_moves_with_its_pages_while_its_tool_runs(pair: TwoHosts
     assert pair.b.transfer.counts["imported_tokens"] == ticket_tokens
     assert [one.request_id.rpartition("/")[2] for one in pair.a.engine.requests] == ["0", "1"]
     assert [one.request_id.rpartition("/")[2] for one in pair.b.engine.requests] == ["2", "3"]
-    assert pair.b.engine.requests[0].rank == 3.0
+    assert pair.b.engine.requests[0].rank == 3
     assert [one.hop for one in pair.heard(TurnSampled)][:2] == [1, 1]
     assert (2, 2) in pair.finished_turns(), "the new host tells of the turn whose tool it awaited"
 

@@ -63,7 +63,7 @@ def _request(folder: Path, number: int) -> GenRequest:
         tenant="t",
         token_ids=prompt,
         sampling=Sampling(512, seed=number, stop_token_ids=read.chat.stop_token_ids),
-        rank=float(number),
+        rank=number,
     )
 
 

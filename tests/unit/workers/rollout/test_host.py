@@ -15,6 +15,7 @@ from domain.states import End, HostKind
 from domain.wire import Forget, Place, Ranks, Suspend, Sync, TurnReports, Wake
 from infra import failpoints
 from infra.clock import ManualClock
+from kv.ranks import RankClass, compose
 from stores.blobs import Blobs
 from tests.support import eventually
 from tests.support.failpoints import ArmedFailpoints
@@ -323,11 +324,14 @@ async def test_a_defect_of_the_host_ends_it_with_itself_as_the_cause(desk: Desk)
 
 
 async def test_new_ranks_reach_open_turns_and_the_turns_after_them(desk: Desk) -> None:
-    await started(desk, place(rank=5))
-    desk.host.on_frame(Ranks(((ROLLOUT, 1), (RolloutId("ro_other"), 2))))
-    assert [call.rank for call in desk.engine._open.values()] == [1.0]
+    """Ranks of neighbours differ by one, also in a class beyond what a float tells apart."""
+    before, after = compose(RankClass.NORMAL, 7, 4), compose(RankClass.NORMAL, 7, 3)
+    await started(desk, place(rank=before))
+    assert [call.rank for call in desk.engine._open.values()] == [before]
+    desk.host.on_frame(Ranks(((ROLLOUT, after), (RolloutId("ro_other"), 2))))
+    assert [call.rank for call in desk.engine._open.values()] == [after]
     (held,) = desk.host._held.values()
-    assert held.loop.rank == 1
+    assert held.loop.rank == after
 
 
 async def test_sixty_four_rollouts_run_side_by_side(tmp_path: Path, clock: ManualClock) -> None:

@@ -12,15 +12,17 @@ from domain.engine import (
     EngineRefused,
     Finish,
     GenRequest,
+    KvMode,
     Refusal,
     RequestId,
 )
 from domain.ids import RolloutId
 from kv.ranks import RankClass, compose
-from tests.support.engines import CONTEXT, reference_logprobs, request
+from tests.support.engines import CONTEXT, decoder, reference_logprobs, request
 from tests.unit.workers.rollout.embedded.cores import (
     LONG,
     MODEL,
+    PACKED,
     Answers,
     assert_whole,
     build,
@@ -31,6 +33,7 @@ from tests.unit.workers.rollout.embedded.cores import (
 )
 from workers.rollout.embedded import core as core_module
 from workers.rollout.embedded import passes
+from workers.rollout.embedded.packing import pack
 
 
 def test_one_step_gives_every_running_turn_one_token() -> None:
@@ -67,9 +70,9 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_running_turns(
 
 def test_the_worst_ranked_keys_are_evicted_first() -> None:
     core = build(slots=1, pages=12)
-    for name, rank in (("urgent", 1.0), ("later", 9.0), ("third", 5.0)):
+    for name, rank in (("urgent", 1), ("later", 9), ("third", 5)):
         turn(core, name, ids=(ord(name[0]) % 17, *LONG), rollout_id=name, rank=rank)
-    turn(core, "fourth", ids=(16, 16, *LONG), rollout_id="fourth", rank=0.0, max_tokens=20)
+    turn(core, "fourth", ids=(16, 16, *LONG), rollout_id="fourth", rank=0, max_tokens=20)
     assert pages_of(core, "urgent") == pages_of(core, "third") == 3
     assert pages_of(core, "later") < 3
     assert sum(core.keys.table.tree.evicted.values()) > 0
@@ -78,14 +81,14 @@ def test_the_worst_ranked_keys_are_evicted_first() -> None:
 def test_retained_keys_are_evicted_last_until_their_time_is_over() -> None:
     now = 0.0
     core = build(slots=1, pages=9, clock=lambda: now)
-    turn(core, "a", ids=(1, *LONG), rollout_id="a", rank=9.0)
+    turn(core, "a", ids=(1, *LONG), rollout_id="a", rank=9)
     core.retain(RolloutId("a"), ttl_s=10.0)
-    turn(core, "b", ids=(2, *LONG), rollout_id="b", rank=1.0)
-    turn(core, "c", ids=(3, *LONG), rollout_id="c", rank=1.0)
-    turn(core, "d", ids=(4, *LONG), rollout_id="d", rank=1.0)
+    turn(core, "b", ids=(2, *LONG), rollout_id="b", rank=1)
+    turn(core, "c", ids=(3, *LONG), rollout_id="c", rank=1)
+    turn(core, "d", ids=(4, *LONG), rollout_id="d", rank=1)
     assert pages_of(core, "a") == 3
     now = 11.0
-    turn(core, "e", ids=(5, *LONG), rollout_id="e", rank=1.0)
+    turn(core, "e", ids=(5, *LONG), rollout_id="e", rank=1)
     assert pages_of(core, "a") == 0
 
 
@@ -140,9 +143,32 @@ def test_a_failure_ends_every_open_turn_with_error() -> None:
     assert {a.error for a in answers.values()} == {"broken"}
 
 
-def any_rank(rng: Random) -> float:
+def test_dropped_keys_are_computed_anew_also_under_the_weights_a_turn_started_with() -> None:
+    core = build()
+    answers: Answers = {}
+    asked = request("a", max_tokens=60)
+    submit(core, asked, answers)
+    other = decoder(1)
+    packed = pack(other.config, other.state_dict(), torch.device("cpu"))
+    for _ in range(20):
+        core.step()
+    core.swap_weights(packed, 1, "v1")
+    core.drop_stale_keys(KvMode.KEEP)
+    for _ in range(20):
+        core.step()
+    core.swap_weights(PACKED, 2, "v0")
+    core.drop_stale_keys(KvMode.DROP)
+    drain(core)
+    result = answers["req_a"]
+    assert [span.start for span in result.version_spans] == [0, 20, 40]
+    expected = reference_logprobs(MODEL, asked.token_ids + result.token_ids)
+    rest = expected[len(asked.token_ids) - 1 :][40:]
+    assert torch.allclose(torch.tensor(result.logprobs[40:]), rest, atol=2e-5, rtol=0)
+
+
+def any_rank(rng: Random) -> int:
     """Of any class; ranks of one class meet."""
-    return float(compose(rng.choice(list(RankClass)), rng.randrange(3), 0))
+    return compose(rng.choice(list(RankClass)), rng.randrange(3), 0)
 
 
 def play_random_calls(seed: int, slots: int, spare: int) -> None:

@@ -35,7 +35,7 @@ Steps = list[Counter[str]]
 def ask(core: Core, tenant: str, number: int, rank: int, answers: Answers, **fields: int) -> str:
     """One turn of a rollout of its own."""
     name = f"{tenant}{number}"
-    one = request(name, (number % 10, 1, 2), request_id=name, rank=float(rank), **fields)
+    one = request(name, (number % 10, 1, 2), request_id=name, rank=rank, **fields)
     submit(core, replace(one, tenant=tenant), answers)
     return name
 

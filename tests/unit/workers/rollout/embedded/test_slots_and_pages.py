@@ -62,7 +62,7 @@ def play_streams(core: Core, streams: int, turns: int, ranks: Random) -> Answers
                 ids,
                 request_id=f"{stream}.{number}",
                 rollout_id=f"ro_{stream}",
-                rank=float(ranks.randrange(40)),
+                rank=ranks.randrange(40),
                 temperature=0.0,
                 max_tokens=8 + stream % 9,
             )
@@ -124,8 +124,8 @@ def test_a_better_turn_takes_a_slot_in_the_next_step_and_the_loser_keeps_its_key
     core = build(slots=1)
     answers: Answers = {}
     asked = {
-        "worse": request("w", LONG, request_id="worse", rank=5.0, max_tokens=30),
-        "better": request("b", request_id="better", rank=1.0, max_tokens=4),
+        "worse": request("w", LONG, request_id="worse", rank=5, max_tokens=30),
+        "better": request("b", request_id="better", rank=1, max_tokens=4),
     }
     submit(core, asked["worse"], answers)
     for _ in range(3):
@@ -144,10 +144,10 @@ def test_a_better_turn_takes_a_slot_in_the_next_step_and_the_loser_keeps_its_key
 def test_a_turn_of_equal_rank_or_of_another_tenant_takes_no_slot() -> None:
     core = build(slots=1)
     answers: Answers = {}
-    submit(core, request("a", rank=5.0, max_tokens=6), answers)
+    submit(core, request("a", rank=5, max_tokens=6), answers)
     core.step()
-    submit(core, request("b", rank=5.0), answers)
-    submit(core, replace(request("c", rank=1.0), tenant="org_1"), answers)
+    submit(core, request("b", rank=5), answers)
+    submit(core, replace(request("c", rank=1), tenant="org_1"), answers)
     core.step()
     assert core.rows.running[0].ticket.request.request_id == "req_a"
     drain(core)
@@ -157,10 +157,10 @@ def test_a_turn_of_equal_rank_or_of_another_tenant_takes_no_slot() -> None:
 def test_a_new_rank_takes_a_slot_from_a_running_turn() -> None:
     core = build(slots=1)
     answers: Answers = {}
-    for name, rank in (("a", 2.0), ("b", 3.0)):
+    for name, rank in (("a", 2), ("b", 3)):
         submit(core, request(name, rank=rank, max_tokens=9), answers)
     core.step()
-    core.set_rank({RolloutId("ro_b"): 1.0})
+    core.set_rank({RolloutId("ro_b"): 1})
     core.step()
     assert core.rows.running[0].ticket.request.request_id == "req_b"
     drain(core)
@@ -250,7 +250,7 @@ def test_when_pages_run_out_the_worst_ranked_turn_gives_up_its_slot() -> None:
     core = build(slots=3, pages=6)
     answers: Answers = {}
     asked = {}
-    for name, rank in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+    for name, rank in (("a", 1), ("b", 2), ("c", 3)):
         one = request(name, (ord(name) % 17, *LONG[:14]), request_id=name, rank=rank)
         asked[name] = replace(one, sampling=replace(one.sampling, max_tokens=60))
         submit(core, asked[name], answers)
@@ -305,10 +305,10 @@ def test_two_tenants_with_the_same_prompt_share_nothing() -> None:
 def test_an_aborted_turn_that_had_lost_its_slot_gives_what_it_had_sampled() -> None:
     core = build(slots=1)
     answers: Answers = {}
-    submit(core, request("worse", rank=5.0, max_tokens=30), answers)
+    submit(core, request("worse", rank=5, max_tokens=30), answers)
     for _ in range(3):
         core.step()
-    submit(core, request("better", rank=1.0, max_tokens=30), answers)
+    submit(core, request("better", rank=1, max_tokens=30), answers)
     core.step()
     (result,) = core.abort([RequestId("req_worse")], "aborted")
     assert len(result.token_ids) == 3
@@ -350,11 +350,11 @@ def test_a_turn_without_a_slot_goes_on_over_an_update_like_one_that_runs(kv: KvM
     other = decoder(1)
     core = build(slots=1)
     answers: Answers = {}
-    worse = request("w", LONG, request_id="worse", rank=5.0, max_tokens=40)
+    worse = request("w", LONG, request_id="worse", rank=5, max_tokens=40)
     submit(core, worse, answers)
     for _ in range(20):
         core.step()
-    submit(core, request("b", request_id="better", rank=1.0, max_tokens=4), answers)
+    submit(core, request("b", request_id="better", rank=1, max_tokens=4), answers)
     core.step()
     core.swap_weights(pack(other.config, other.state_dict(), torch.device("cpu")), 1, "v1")
     core.drop_stale_keys(kv)
@@ -397,8 +397,8 @@ def test_a_rank_orders_the_chunks_of_prompts(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(passes, "PREFILL_CHUNK", 16)
     core = build(slots=2)
     answers: Answers = {}
-    submit(core, request("worse", (1, *LONG), rank=2.0, max_tokens=2), answers)
-    submit(core, request("better", (2, *LONG), rank=1.0, max_tokens=2), answers)
+    submit(core, request("worse", (1, *LONG), rank=2, max_tokens=2), answers)
+    submit(core, request("better", (2, *LONG), rank=1, max_tokens=2), answers)
     drain(core)
     assert list(answers) == ["req_better", "req_worse"]
 
