@@ -22,7 +22,7 @@ GAUGES: Final = {
     "waiting": "Turns that wait for a slot.",
     "paused": "Whether no sequence is decoded now, for an update of weights.",
     "version": "Policy version in use; -1 before the first.",
-    "retained_rollouts": "Rollouts between two turns whose keys are kept.",
+    "retained_rollouts": "Rollouts whose keys are kept and of which no turn has started.",
 }
 
 COUNTERS: Final = {
@@ -47,7 +47,8 @@ KV_GAUGES: Final = {
 
 KV_COUNTERS: Final = {
     "hit_tokens": ("class", "Tokens found on the device or brought back."),
-    "recomputed_tokens": ("", "Tokens computed again though they had been here."),
+    "recomputed_tokens": ("", "Prefilled tokens whose keys had been here before."),
+    "restored_tokens": ("", "Tokens that turns got back after they had lost their slot."),
     "evicted_pages": ("reason", "Pages that left the device, by what room was made for."),
     "evicted_classes": ("class", "The same pages by class."),
     "left_pages": ("to", "Where pages went that left the device."),
