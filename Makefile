@@ -7,10 +7,10 @@ TEST_WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	--durations 25 --durations-min 5
 
-.PHONY: help venv demo up doctor test test-slow check accept bench-step bench-engine bench-schedule openapi format constraints clean
+.PHONY: help venv demo up doctor test test-slow check accept bench-step bench-engine bench-schedule bench-e2e openapi format constraints clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 venv:  ## the virtual environment in .venv
 	@$(PYTHON) scripts/make_venv.py
@@ -56,6 +56,14 @@ ifdef QUICK
 else
 	@OMP_NUM_THREADS=1 $(PY) -m $(if $(COMPILED),benchmarks.schedule.compiled )benchmarks.schedule.cells $(if $(MINUTES),--minutes $(MINUTES)); status=$$?; \
 	$(PY) -m benchmarks.schedule.report; exit $$status
+endif
+
+bench-e2e: venv  ## strategies on the real stack, by the wall clock (hours; MINUTES=60 bounds a call, the next goes on); QUICK=1: minutes
+ifdef QUICK
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.e2e --quick
+else
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.e2e $(if $(MINUTES),--minutes $(MINUTES)); status=$$?; \
+	$(PY) -m benchmarks.e2e.report; exit $$status
 endif
 
 openapi: venv  ## write docs/reference/openapi.json from the API

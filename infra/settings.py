@@ -69,7 +69,8 @@ SMALL_LIMITS: Final = Limits(
 class Intervals:
     """Lease and heartbeat times. Invariant: a holder acts at least 3 times within each limit."""
 
-    leader_ttl_s: float = 10.0
+    leader_ttl_s: float = 7.0
+    """So that decisions resume within 10 s of a leader's death: a successor waits for it, then takes over."""
     leader_heartbeat_s: float = 2.0
     lease_ttl_s: float = 10.0
     lease_renew_s: float = 2.0

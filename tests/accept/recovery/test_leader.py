@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from infra.settings import Intervals
 from tests.support.requirements import requires
 from tests.support.specs import small_job
 from tests.support.stack import Stack, StackPlan, running_stack
@@ -19,10 +20,19 @@ RESUMES_WITHIN_S: Final = 10.0
 STEPS_WITHIN_S: Final = 120.0
 """Three hosts load torch on two cores."""
 
-PATIENT: Final = {"VENUS_LEADER_TTL_S": "10", "VENUS_LEADER_HEARTBEAT_S": "2"}
+PATIENT: Final = {
+    "VENUS_LEADER_TTL_S": str(Intervals().leader_ttl_s),
+    "VENUS_LEADER_HEARTBEAT_S": str(Intervals().leader_heartbeat_s),
+}
 """As everywhere but in tests: a successor may not owe its speed to hasty ones."""
 
 STEPS = "select count(*) from train_step where job_id = %s"
+
+JUST_PLACED = """
+select count(*) >= 2 from rollout_hop
+where ended_at is null and placed_at > clock_timestamp() - interval '0.1 seconds'
+"""
+"""Rollouts that have most of their life before them."""
 
 FIRST_DECISION = "select min(placed_at) from rollout_hop where placed_at > %s"
 
@@ -45,6 +55,7 @@ def test_rollouts_go_on_without_a_leader_and_decisions_resume(schedulers: int) -
         wait_until(lambda: stack.query(STEPS, job.id)[0][0] >= 2, STEPS_WITHIN_S)
         leader = stack.leader()
         assert leader is not None
+        wait_until(lambda: stack.query(JUST_PLACED)[0][0], STEPS_WITHIN_S)
         leader.send(signal.SIGKILL)
         died = now_of(stack)
         wait_until(lambda: stack.query(FIRST_DECISION, died)[0][0], RESUMES_WITHIN_S * 3)

@@ -1,0 +1,1 @@
+"""The environment package of the benchmark: episodes of drawn lengths whose tools sleep."""

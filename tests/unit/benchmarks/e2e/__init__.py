@@ -1,0 +1,1 @@
+"""Tests: the end-to-end benchmark."""
