@@ -18,7 +18,9 @@ class KvStats:
     hit_tokens: Mapping[str, int] = field(default_factory=dict)
     """Found on the device or brought back, by class: unused, low_ref, high_ref."""
     recomputed_tokens: int = 0
-    """Computed again though their rollout had them here before, at the same weights."""
+    """Prefilled tokens whose keys the engine had before, for the same tenant at the same weights."""
+    restored_tokens: int = 0
+    """Tokens that turns had before they lost their slot and got back without computing them."""
     evicted_pages: Mapping[str, int] = field(default_factory=dict)
     """By what room was made for: prompt, growth, fetch, branch, import."""
     evicted_classes: Mapping[str, int] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from domain.engine import EngineStats
+from domain.kv_ticket import KvFailure
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -22,7 +23,7 @@ GAUGES: Final = {
     "waiting": "Turns that wait for a slot.",
     "paused": "Whether no sequence is decoded now, for an update of weights.",
     "version": "Policy version in use; -1 before the first.",
-    "retained_rollouts": "Rollouts between two turns whose keys are kept.",
+    "retained_rollouts": "Rollouts whose keys are kept and of which no turn has started.",
 }
 
 COUNTERS: Final = {
@@ -47,7 +48,8 @@ KV_GAUGES: Final = {
 
 KV_COUNTERS: Final = {
     "hit_tokens": ("class", "Tokens found on the device or brought back."),
-    "recomputed_tokens": ("", "Tokens computed again though they had been here."),
+    "recomputed_tokens": ("", "Prefilled tokens whose keys had been here before."),
+    "restored_tokens": ("", "Tokens that turns got back after they had lost their slot."),
     "evicted_pages": ("reason", "Pages that left the device, by what room was made for."),
     "evicted_classes": ("class", "The same pages by class."),
     "left_pages": ("to", "Where pages went that left the device."),
@@ -60,12 +62,32 @@ KV_COUNTERS: Final = {
 }
 """By the name of the field: its label, empty for none, and what it is. Label sets are closed."""
 
+MOVED: Final = {
+    "exports": "Departures for which a copy of pages was kept.",
+    "exports_expired": "Copies that nobody fetched in time.",
+    "exported_tokens": "Tokens in these copies.",
+    "exported_bytes": "Bytes of these copies.",
+    "imports": "Arrivals whose pages were taken in.",
+    "imported_tokens": "Tokens of arrivals that were new here.",
+    "imported_bytes": "Bytes of their pages.",
+}
+"""Of rollouts that move between engines, by the names of `KvTransfer.figures` behind `kv_`."""
+
+MOVE_WAYS: Final = ("export", "fetch", "import")
+"""Where a move can fail: keeping a copy, reading it, taking its pages in."""
+
 
 class Exposition(Collector):
     """Of one engine."""
 
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        moves: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
+        """`moves` gives the figures of what is handed over between engines, where that is done."""
         self._stats = stats
+        self._moves = moves
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -87,6 +109,23 @@ class Exposition(Collector):
                 for which, value in _values(getattr(stats.kv, name)).items():
                     family.add_metric([which] if label else [], float(value))
                 yield family
+        if self._moves is not None:
+            yield from _moved(self._moves())
+
+
+def _moved(figures: Mapping[str, float]) -> Iterable[Metric]:
+    """All of them from the start on: what has not happened is 0."""
+    for name, text in MOVED.items():
+        yield CounterMetricFamily(f"{PREFIX}kv_{name}", text, figures.get(f"kv_{name}", 0.0))
+    held = figures.get("kv_export_bytes", 0.0)
+    yield GaugeMetricFamily(f"{PREFIX}kv_export_bytes", "Bytes of copies that are kept now.", held)
+    text = "Pages that were not handed over and are computed anew."
+    family = CounterMetricFamily(f"{PREFIX}kv_move_failures", text, labels=["way", "reason"])
+    for way in MOVE_WAYS:
+        for reason in KvFailure:
+            count = figures.get(f"kv_{way}_failed_{reason.value}", 0.0)
+            family.add_metric([way, reason.value], count)
+    yield family
 
 
 def _values(value: Mapping[str, float] | float) -> Mapping[str, float]:

@@ -192,7 +192,7 @@ def _door_of(
     """A door where the engine hands pages over; else nobody listens."""
     if Capability.KV_EXPORT not in engine.info().capabilities:
         return None
-    door = KvDoor(transfer, depart, metrics=Exposition(engine.stats).text)
+    door = KvDoor(transfer, depart, metrics=Exposition(engine.stats, transfer.figures).text)
     get_logger().info("engine.door_open", address=door.address)
     return door
 

@@ -39,7 +39,7 @@ from kv.rules import RANKED, KvRules
 from workers.models.folder import ModelFolder, load_weights, tied_state, weights_sha
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.handover import Handover
-from workers.rollout.embedded.key_stats import key_stats
+from workers.rollout.embedded.key_stats import key_stats, retained
 from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import pack
 from workers.rollout.embedded.pages.nodes import pages_for
@@ -153,7 +153,7 @@ class EmbeddedEngine:
             kv_pages_used=tree.total - len(tree.free),
             kv_pages=tree.total,
             kv_pages_held=tree.locked,
-            retained_rollouts=max(len(tree.trajectories) - core.active, 0),
+            retained_rollouts=retained(core.keys),
             steps=counters.steps,
             sampled_tokens=counters.sampled_tokens,
             prefilled_tokens=counters.prefilled_tokens,

@@ -36,6 +36,7 @@ def key_stats(keys: Keys, retractions: int) -> KvStats:
         locked_pages=tree.locked,
         hit_tokens={one.value: keys.table.hit_tokens[one] for one in KvClass},
         recomputed_tokens=keys.recomputed_tokens,
+        restored_tokens=keys.restored_tokens,
         evicted_pages={
             reason.value: sum(evicted[reason, one] for one in KvClass) for reason in EvictReason
         },
@@ -62,6 +63,12 @@ def key_stats(keys: Keys, retractions: int) -> KvStats:
         fetch_failures=_counts(FetchFailure, counters.fetch_failures),
         store_failures=counters.store_failures,
     )
+
+
+def retained(keys: Keys) -> int:
+    """Rollouts whose keys are kept and none of whose turns runs or has lost its slot."""
+    # Copied in one go: the engine's thread changes the table meanwhile.
+    return sum(1 for one in list(keys.table.tree.trajectories.values()) if not one.leases)
 
 
 def _counts(labels: type[Label], counter: Counter[Label]) -> dict[str, int]:

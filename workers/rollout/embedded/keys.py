@@ -21,7 +21,7 @@ from workers.rollout.embedded.tiers.stores import NO_TIERS, TierSizes
 from workers.rollout.embedded.turns import Running, Sampled, Ticket
 
 REMEMBERED_MAX: Final = 4096
-"""Rollouts of which the engine remembers how much it computed, and how long to keep their pages."""
+"""Rollouts of which the engine remembers how long to keep their pages."""
 
 RATE_SMOOTHING: Final = 0.1
 """Of the measured time of computing a page: it follows a change within some ten chunks."""
@@ -51,7 +51,7 @@ class Keys:
         self.wait_s: dict[RankClass, float] = dict.fromkeys(RankClass, 0.0)
         self.starts: dict[RankClass, int] = dict.fromkeys(RankClass, 0)
         self.recomputed_tokens = 0
-        self._computed: dict[RolloutId, int] = {}
+        self.restored_tokens = 0
         self._kept_until: dict[RolloutId, float] = {}
 
     def prepare(self, ticket: Ticket, weights_sha: str) -> None:
@@ -82,26 +82,33 @@ class Keys:
         lease = self.table.open(request.rollout_id, namespace, request.token_ids, now)
         lease.trajectory.rank = ticket.rank
         running = Running(ticket, now, weights_sha, lease, ticket.digests or ())
-        running.known_tokens = self._computed.get(request.rollout_id, 0)
+        running.known_tail = self.table.memory.tail(
+            request.rollout_id, namespace, running.digests, request.token_ids[:-1]
+        )
         self._fetch(running)
         return running
 
-    def resume(self, sampled: Sampled) -> Running:
-        """Lock what is left of a turn that lost its slot."""
+    def resume(self, sampled: Sampled) -> int:
+        """Lock what is left of a turn that lost its slot; returns the tokens that others computed."""
         running, now = sampled.running, self.clock()
         self._note_start(running.ticket, now)
         self.table.resume(running.lease, now)
-        running.known_tokens = len(sampled.tokens) - 1
-        self.table.extend(running.lease, running.digests, now)
+        gained = self.table.extend(running.lease, running.digests, now)
         self._fetch(running)
-        return running
+        return gained
 
-    def park(self, running: Running, tokens: Sequence[int]) -> None:
+    def park(self, sampled: Sampled, tokens: Sequence[int]) -> None:
         """A turn loses its slot; `tokens` have keys that the table does not know yet."""
-        now = self.clock()
-        self.table.fill(running.lease, tokens, now)
+        running, now = sampled.running, self.clock()
+        lease = running.lease
+        self.table.fill(lease, tokens, now)
+        running.known_tokens = max(running.known_tokens, lease.length)
+        running.reach(lease.length)
+        if not lease.is_private:
+            context: list[int] = sampled.tokens[:-1].tolist()
+            running.digests = digests_of(lease.namespace, context)
         running.is_loading = False
-        self.table.park(running.lease, now)
+        self.table.park(lease, now)
         running.ticket.waiting_since_s = now
 
     def close(self, running: Running, tokens: Sequence[int], keep: bool) -> None:
@@ -111,7 +118,7 @@ class Keys:
         if keep:
             self.table.fill(lease, tokens, now)
             if not lease.is_private:
-                self._remember_length(rollout_id, lease.length)
+                self.table.memory.note_tail(lease)
         lease.trajectory.kept_until = self._kept_until.get(rollout_id, 0.0)
         if keep and self.admission.rules.gaps is Gaps.TTL:
             lease.trajectory.kept_until = now + self.admission.ttl_s(len(lease.nodes))
@@ -123,15 +130,15 @@ class Keys:
         found = {node.key for node in lease.nodes[: lease.found] if node.digest is not None}
         own = [node for node in lease.nodes if node.locks == 1 and node.key not in found]
         for node in own:
+            if node.digest is not None:
+                self.table.memory.forget(node.digest)
             self.table.tree.hide(node)
             node.tokens = ()
         self.arena.clear([node.page for node in own if node.page is not None])
 
     def share(self, running: Running) -> bool:
         """Take over pages that another turn computed meanwhile; whether there were any."""
-        gained = self.table.extend(running.lease, running.digests, self.clock())
-        running.cached_tokens += gained
-        return gained > 0
+        return self.table.extend(running.lease, running.digests, self.clock()) > 0
 
     def grow(self, running: Running, tokens: int, reason: EvictReason) -> bool:
         """Have pages for so many tokens."""
@@ -146,6 +153,25 @@ class Keys:
         if self.tiers is not None and self.tiers.is_open:
             self.tiers.flush()
             self.tiers.collect(wait_s)
+
+    def count_prefill(self, running: Running, start: int, end: int) -> None:
+        """Keys of these positions are computed now; asked before the table knows of them.
+
+        Those are recomputed whose keys this engine had before, for the same tenant at the same weights:
+        in a whole page of whoever, in the last page of the same rollout, or in this turn itself.
+        """
+        running.reach(end)
+        fresh = min(max(start, running.known_tokens), end)
+        self.recomputed_tokens += fresh - start
+        while fresh < end:
+            place = fresh // PAGE_TOKENS
+            stop = min(end, (place + 1) * PAGE_TOKENS)
+            if place < len(running.digests) and running.digests[place] in self.table.memory:
+                self.recomputed_tokens += stop - fresh
+            else:
+                tail = running.known_tail
+                self.recomputed_tokens += max(min(stop, tail.stop) - max(fresh, tail.start), 0)
+            fresh = stop
 
     def note_prefill(self, tokens: int, seconds: float) -> None:
         """Measured: computing so many tokens took so long."""
@@ -174,7 +200,7 @@ class Keys:
     def release(self, rollout_id: RolloutId) -> None:
         """The rollout will not come back."""
         self._kept_until.pop(rollout_id, None)
-        self._computed.pop(rollout_id, None)
+        self.table.memory.release(rollout_id)
         self.table.release(rollout_id)
 
     def renew(
@@ -195,6 +221,7 @@ class Keys:
             if running.weights_sha == weights_sha and not running.lease.is_private:
                 continue
             running.digests = ()
+            running.known_tokens = 0
             running.is_loading = False
             if kv is KvMode.DROP:
                 self.table.truncate(running.lease, 0, now)
@@ -204,7 +231,6 @@ class Keys:
             else:
                 running.lease.is_private = True
         self.table.retire(lambda namespace: namespace.weights_sha not in shas, now)
-        self._computed.clear()
 
     def _held(self, ticket: Ticket, now: float) -> list[Node]:
         trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
@@ -218,8 +244,6 @@ class Keys:
     def _fetch(self, running: Running) -> None:
         if self.tiers is not None and not running.lease.is_private:
             running.is_loading = self.tiers.fetch(running.lease, running.digests)
-        if running.ticket.parked is None:
-            running.cached_tokens = running.lease.length
 
     def _note_start(self, ticket: Ticket, now: float) -> None:
         waited_s = now - ticket.waiting_since_s
@@ -228,12 +252,6 @@ class Keys:
         name = class_of(ticket.rank)
         self.wait_s[name] += waited_s
         self.starts[name] += 1
-
-    def _remember_length(self, rollout_id: RolloutId, length: int) -> None:
-        self._computed.pop(rollout_id, None)
-        self._computed[rollout_id] = length
-        if len(self._computed) > REMEMBERED_MAX:
-            del self._computed[next(iter(self._computed))]
 
 
 def _is_usable(node: Node) -> bool:

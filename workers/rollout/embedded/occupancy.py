@@ -38,14 +38,21 @@ class Occupancy:
         """A waiting turn gets a row, a new one or one that had lost it."""
         del self.waiting[ticket.request.request_id]
         if ticket.parked is not None:
-            self.keys.resume(ticket.parked)
-            self.rows.restore(ticket.parked)
+            gained = self.keys.resume(ticket.parked)
+            row = self.rows.restore(ticket.parked)
             ticket.parked = None
+            self._count_found(self.rows.running[row], gained)
             return
         running = self.keys.start(ticket, served_sha)
         sampling = ticket.request.sampling
         self.rows.start(running, draw_noise(sampling.seed, sampling.max_tokens).numpy())
-        self.counters.cached_tokens += running.cached_tokens
+        self._count_found(running, running.lease.length)
+
+    def find(self, row: int) -> None:
+        """The table has more of this row's keys than the row knows: others computed or fetched them."""
+        running, known = self.rows.running[row], int(self.rows.kv_length[row])
+        self.rows.follow_lease(row)
+        self._count_found(running, running.lease.length - known)
 
     def collect(self) -> None:
         """Rows whose pages came, or did not, go on."""
@@ -56,17 +63,13 @@ class Occupancy:
             if any(node.is_coming for node in running.lease.nodes):
                 continue
             running.is_loading = False
-            self.rows.follow_lease(row)
-            gained = max(running.lease.length - running.cached_tokens, 0)
-            if running.lease.length < len(running.ticket.request.token_ids):
-                running.cached_tokens += gained
-                self.counters.cached_tokens += gained
+            self.find(row)
 
     def park(self, running: Running) -> None:
         """Take the slot of a turn that goes on later; its pages may go when room is needed."""
         row = self.rows.running.index(running)
         sampled = self.rows.saved(row)
-        self.keys.park(running, self.unknown(row))
+        self.keys.park(sampled, self.unknown(row))
         running.ticket.parked = sampled
         self.rows.stop(row)
         self.waiting[running.ticket.request.request_id] = running.ticket
@@ -97,6 +100,12 @@ class Occupancy:
         rows, known = self.rows, self.rows.running[row].lease.length
         tokens: list[int] = rows.tokens[row, known : rows.kv_length[row]].tolist()
         return tokens
+
+    def _count_found(self, running: Running, tokens: int) -> None:
+        """So many tokens were not computed for it just now: cached ones of its prompt, or got back."""
+        cached = running.find(running.lease.length)
+        self.counters.cached_tokens += cached
+        self.keys.restored_tokens += max(tokens - cached, 0)
 
     def fill(self, row: int) -> None:
         running = self.rows.running[row]

@@ -77,8 +77,8 @@ class Passes:
         is_finite = hidden.sum(dim=-1).isfinite().cpu().numpy()
         is_broken = (~is_finite & is_real).any(axis=1)
         for row, count in zip(needy[~is_broken].tolist(), counts[~is_broken].tolist(), strict=True):
-            before, known = int(rows.kv_length[row]), rows.running[row].known_tokens
-            self.keys.recomputed_tokens += max(min(known, before + count) - before, 0)
+            before = int(rows.kv_length[row])
+            self.keys.count_prefill(rows.running[row], before, before + count)
             rows.kv_length[row] = before + count
             self.slots.fill(row)
         self.slots.counters.prefilled_tokens += int(counts.sum())
@@ -116,10 +116,8 @@ class Passes:
         if running.is_loading or running.ticket.parked is not None:
             return 0
         row = rows.running.index(running)
-        before = running.cached_tokens
         if self.keys.share(running):
-            self.slots.counters.cached_tokens += running.cached_tokens - before
-            rows.follow_lease(row)
+            self.slots.find(row)
         at, place = divmod(int(rows.kv_length[row]), PAGE_TOKENS)
         is_next_known = not place and at < len(running.digests)
         if is_next_known and running.digests[at] in computing:

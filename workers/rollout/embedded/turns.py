@@ -34,13 +34,31 @@ class Running:
     weights_sha: str
     lease: Lease
     digests: tuple[bytes, ...]
-    """Of the whole pages of its prompt: what others may compute for it."""
+    """Of the whole pages of its prompt, and of what it had sampled when it lost its slot: what others may
+    have computed, and what an outer tier may hold."""
     known_tokens: int = 0
-    """Leading tokens whose keys this engine had before: computing them is computing anew."""
+    """Leading tokens whose keys it had itself at these weights: computing them is computing again."""
+    known_tail: range = range(0)
+    """Positions that stood in the last page of its rollout, which was not full."""
+    reached_tokens: int = 0
+    """Leading tokens that it had at any time, computed for it or found."""
     cached_tokens: int = 0
+    """Of its prompt, found and not computed for it; what it had before and got back is none of them."""
     streamed: int = 0
     is_loading: bool = False
     """Pages of an outer tier are on their way."""
+
+    def find(self, length: int) -> int:
+        """So many leading tokens have keys now, none of them computed just now: how many are cached ones."""
+        prompt = len(self.ticket.request.token_ids) - 1  # the last token is always computed
+        gained = max(min(length, prompt) - self.reached_tokens, 0)
+        self.cached_tokens += gained
+        self.reach(length)
+        return gained
+
+    def reach(self, length: int) -> None:
+        """So many leading tokens have keys now."""
+        self.reached_tokens = max(self.reached_tokens, length)
 
 
 @dataclass(slots=True, eq=False)

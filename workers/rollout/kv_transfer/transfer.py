@@ -160,7 +160,8 @@ class KvTransfer:
     def figures(self) -> dict[str, float]:
         """Figures for heartbeats."""
         self.sweep()
-        counts = {f"kv_{name}": float(count) for name, count in self.counts.items()}
+        # Copied in one go: the engine's thread counts meanwhile.
+        counts = {f"kv_{name}": float(count) for name, count in self.counts.copy().items()}
         return counts | {"kv_export_bytes": float(self.held_bytes)}
 
     def close(self) -> None:

@@ -1,13 +1,16 @@
 """What an engine counts, as Prometheus reads it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from domain.engine import EngineStats
 from domain.kv_stats import KvStats
+from domain.kv_ticket import KvFailure, KvRefused
 from tests.unit.workers.rollout.test_turn_queue import STATS
 from workers.rollout.exposition import KV_COUNTERS, KV_GAUGES, Exposition
+from workers.rollout.kv_transfer.transfer import KvTransfer
 
 KV = KvStats(
     pages={"device": 32, "host": 64},
@@ -17,9 +20,11 @@ KV = KvStats(
 )
 
 
-def samples(stats: EngineStats) -> dict[str, float]:
+def samples(
+    stats: EngineStats, moves: Callable[[], Mapping[str, float]] | None = None
+) -> dict[str, float]:
     """By name and labels."""
-    text = Exposition(lambda: stats).text().decode()
+    text = Exposition(lambda: stats, moves).text().decode()
     return {
         one.name + "".join(f"/{value}" for value in one.labels.values()): one.value
         for family in text_string_to_metric_families(text)
@@ -41,6 +46,25 @@ def test_gauges_counters_and_labels_come_as_they_are() -> None:
 
 def test_every_count_of_keys_is_shown() -> None:
     assert {one.name for one in fields(KvStats)} == KV_GAUGES.keys() | KV_COUNTERS.keys()
+
+
+def test_rollouts_that_move_between_engines_are_shown_with_why_they_did_not() -> None:
+    transfer = KvTransfer(lambda: 0.0)
+    transfer.count_failure("fetch", KvRefused(KvFailure.LATE))
+    transfer.counts.update(exports=2, exports_expired=1, imports=3, imported_bytes=4096)
+    found = samples(STATS, transfer.figures)
+    assert found["venus_engine_kv_exports_total"] == 2.0
+    assert found["venus_engine_kv_exports_expired_total"] == 1.0
+    assert found["venus_engine_kv_imports_total"] == 3.0
+    assert found["venus_engine_kv_imported_bytes_total"] == 4096.0
+    assert found["venus_engine_kv_exported_bytes_total"] == 0.0
+    assert found["venus_engine_kv_move_failures_total/late/fetch"] == 1.0
+    assert found["venus_engine_kv_move_failures_total/checksum/import"] == 0.0
+    assert found["venus_engine_kv_export_bytes"] == 0.0
+
+
+def test_an_engine_that_hands_nothing_over_shows_no_moves() -> None:
+    assert not [name for name in samples(STATS) if "export" in name]
 
 
 def test_the_text_is_of_the_moment_in_which_it_is_asked_for() -> None:

@@ -4,5 +4,5 @@ nodes.py   a page of tokens in the radix tree, trajectories, leases of running t
 leaves.py  the pages that may go, in the order that `kv.eviction` gives
 table.py   open, fill, park, close, fork, release, retire, export and adopt
 audit.py   the accounting, derived anew: free + evictable + locked == total
-copies.py  slots of the outer tiers
+memory.py  what has been here: by it the engine knows what it computes again
 """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from domain.ids import RolloutId
 from kv.rules import Eviction
+from workers.rollout.embedded.pages.memory import PageMemory
 from workers.rollout.embedded.pages.nodes import (
     PAGE_TOKENS,
     KvClass,
@@ -40,6 +41,7 @@ class PageTable:
         self.on_branch = on_branch
         self.leases: dict[int, Lease] = {}
         self.hit_tokens: Counter[KvClass] = Counter()
+        self.memory = PageMemory()
         self._keys = 0
 
     def open(
@@ -336,6 +338,7 @@ class PageTable:
         if lease.is_private or before is None:
             return False
         digest = digest_of(before, node.tokens)
+        self.memory.note(digest)
         other = self.tree.index.get(digest)
         if other is not None and other.is_usable:
             self._replace(lease, at, other, now)

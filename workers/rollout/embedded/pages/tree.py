@@ -41,15 +41,18 @@ class PageTree:
         rule: Eviction,
         on_leave: Callable[[Node], None] = _nothing_leaves,
         on_copy_unused: Callable[[Node], None] = _nothing_leaves,
+        on_copy_changed: Callable[[Node], None] = _nothing_leaves,
     ) -> None:
         """`on_leave` sees a node about to leave the device, its page still whole, and may give it a copy
-        in an outer tier; `on_copy_unused` a node whose copy nobody will ask for."""
+        in an outer tier; `on_copy_unused` a node whose copy nobody will ask for; `on_copy_changed` one with
+        a copy that others refer to than before, or that nobody fetches any more."""
         self.total = pages
         self.rule = rule
         self.demotes = True
         """Whether high pages go by rank (`kv.rules`); else by recency."""
         self.on_leave = on_leave
         self.on_copy_unused = on_copy_unused
+        self.on_copy_changed = on_copy_changed
         self.free: list[int] = list(range(pages - 1, -1, -1))
         self.nodes: dict[int, Node] = {}
         self.index: dict[bytes, Node] = {}
@@ -116,11 +119,12 @@ class PageTree:
         """The trajectory refers to these nodes and no longer to those before."""
         before, trajectory.path = trajectory.path, path
         for node in path:
-            node.references[trajectory.rollout_id] = trajectory
+            self._refer(node, trajectory)
         kept = {node.key for node in path}
         for node in reversed(before):
             if node.key not in kept:
-                node.references.pop(trajectory.rollout_id, None)
+                if node.references.pop(trajectory.rollout_id, None) and node.copy is not None:
+                    self.on_copy_changed(node)
                 self.drop_if_lost(node)
 
     def unrefer(self, node: Node) -> None:
@@ -186,6 +190,7 @@ class PageTree:
         """Take the page back from a node whose content is in an outer tier."""
         assert node.copy is not None
         self._unplace(node)
+        self.on_copy_changed(node)
 
     def attach(self, node: Node, parent: Node | None) -> None:
         """Hang the node below another one."""
@@ -202,6 +207,12 @@ class PageTree:
             del parent.children[node.key]
             parent.device_children -= node.page is not None
             self._note_leaf(parent)
+
+    def _refer(self, node: Node, trajectory: Trajectory) -> None:
+        is_new = trajectory.rollout_id not in node.references
+        node.references[trajectory.rollout_id] = trajectory
+        if is_new and node.copy is not None:
+            self.on_copy_changed(node)
 
     def _remove(self, node: Node) -> None:
         self.hide(node)

@@ -22,6 +22,7 @@ from kv.reload import Source, cheaper
 from workers.rollout.embedded.arena import KvArena
 from workers.rollout.embedded.pages.nodes import Copy, Lease, Node, Place
 from workers.rollout.embedded.pages.table import PageTable
+from workers.rollout.embedded.tiers.order import HostOrder
 from workers.rollout.embedded.tiers.stores import (
     Bytes,
     FetchError,
@@ -117,7 +118,9 @@ class OuterTiers:
         self._coming: dict[int, Coming] = {}
         self._transfers = Transfers(self._stores)
         table.tree.on_leave = self._leave
+        self._in_host = HostOrder(table.tree)
         table.tree.on_copy_unused = self._give_up
+        table.tree.on_copy_changed = self._in_host.note
 
     def used(self, place: Place) -> int:
         """Pages in an outer tier, those on the way there among them."""
@@ -177,6 +180,8 @@ class OuterTiers:
         now = self.clock()
         if not self.table.fetch(lease, nodes, now):
             return False
+        for node in nodes:
+            self._in_host.note(node)
         spots = [_spot(node.copy) for node in nodes if node.copy is not None]
         fetch = Fetch(spots)
         self._coming[id(fetch)] = Coming(lease, nodes, fetch, now + FETCH_LATE_S)
@@ -262,9 +267,8 @@ class OuterTiers:
         wanted = min(wanted - len(self._moving), MOVES_MAX)
         if wanted <= 0:
             return
-        ends = [n for n in self.table.tree.nodes.values() if _is_in(n, Place.HOST)]
         moving = {id(node) for node, _ in self._moving.values()}
-        for node in self.table.tree.in_order(ends, self.clock())[:wanted]:
+        for node in self._in_host.first(wanted, self.clock()):
             if self._transfers.is_full or not self._free[Place.DISK] or node.copy is None:
                 return
             if id(node) in moving:
@@ -284,6 +288,7 @@ class OuterTiers:
     def _give_up(self, node: Node) -> None:
         copy = node.copy
         assert copy is not None
+        self._in_host.discard(node)
         self._free[copy.place].append(copy.slot)
         if not copy.is_ready:
             self._leaving = [one for one in self._leaving if one[1] is not copy]
@@ -298,6 +303,7 @@ class OuterTiers:
                 self.table.lost(node)
                 continue
             copy.checksum, copy.is_ready = checksum, True
+            self._in_host.note(node)
             self._count(Place.DEVICE, copy.place)
 
     def _moved(self, move: Move) -> None:
@@ -308,6 +314,7 @@ class OuterTiers:
             return
         self._free[Place.HOST].append(copy.slot)
         copy.place, copy.slot, copy.checksum = Place.DISK, move.target.slot, move.checksum
+        self._in_host.note(node)
         self._count(Place.HOST, Place.DISK)
 
     def _fetched(self, fetch: Fetch) -> None:
@@ -357,8 +364,3 @@ def _is_end(node: Node) -> bool:
     """Whether a copy may go: nobody waits for it, and none behind it loses its beginning."""
     is_away = node.page is None and node.copy is not None and node.copy.is_ready
     return is_away and not node.children and not node.is_coming
-
-
-def _is_in(node: Node, place: Place) -> bool:
-    copy = node.copy
-    return copy is not None and copy.is_ready and copy.place is place and not node.is_coming
