@@ -28,11 +28,8 @@ PATIENT: Final = {
 
 STEPS = "select count(*) from train_step where job_id = %s"
 
-JUST_PLACED = """
-select count(*) >= 2 from rollout_hop
-where ended_at is null and placed_at > clock_timestamp() - interval '0.1 seconds'
-"""
-"""Rollouts that have most of their life before them."""
+HELD: Final = "rollout.generated=sleep:1.5,id=held"
+"""A rollout that is sure to be in flight when the leader dies, and to go on before there is another."""
 
 FIRST_DECISION = "select min(placed_at) from rollout_hop where placed_at > %s"
 
@@ -55,9 +52,11 @@ def test_rollouts_go_on_without_a_leader_and_decisions_resume(schedulers: int) -
         wait_until(lambda: stack.query(STEPS, job.id)[0][0] >= 2, STEPS_WITHIN_S)
         leader = stack.leader()
         assert leader is not None
-        wait_until(lambda: stack.query(JUST_PLACED)[0][0], STEPS_WITHIN_S)
+        stack.failpoints.arm(HELD)
+        wait_until(lambda: stack.failpoints.fired("rollout.generated"), STEPS_WITHIN_S)
         leader.send(signal.SIGKILL)
         died = now_of(stack)
+        stack.failpoints.disarm()
         wait_until(lambda: stack.query(FIRST_DECISION, died)[0][0], RESUMES_WITHIN_S * 3)
         resumed: datetime = stack.query(FIRST_DECISION, died)[0][0]
         assert (resumed - died).total_seconds() <= RESUMES_WITHIN_S
