@@ -134,7 +134,11 @@ def main() -> int:
     print(f"median error {error:.0%}, {minutes:.1f} minutes, {os.cpu_count()} cores")
     if options.json is not None:
         record = {
-            "machine": {"cores": os.cpu_count(), "system": platform.system(), "machine": platform.machine()},
+            "machine": {
+                "cores": os.cpu_count(),
+                "system": platform.system(),
+                "machine": platform.machine(),
+            },
             "covered": covered,
             "jobs": len(found),
             "median_width": width,
