@@ -45,15 +45,19 @@ def _by_recency(holder: Holder) -> tuple[float, int]:
     return holder.last_used, holder.key
 
 
-def _by_class(holder: Holder) -> tuple[bool, float, int]:
-    if holder.is_unused:
-        return False, holder.last_used, holder.key
-    return True, -holder.rank, holder.key
+# A rank is never where a time may be: what is typed as a float is made one by compiled modules, and
+# neighbouring ranks beyond 2^53 are then one.
 
 
-def _by_class_and_use(holder: Holder) -> tuple[int, float, int]:
+def _by_class(holder: Holder) -> tuple[bool, float, int, int]:
     if holder.is_unused:
-        return 0, holder.last_used, holder.key
+        return False, holder.last_used, 0, holder.key
+    return True, 0.0, -holder.rank, holder.key
+
+
+def _by_class_and_use(holder: Holder) -> tuple[int, float, int, int]:
+    if holder.is_unused:
+        return 0, holder.last_used, 0, holder.key
     if is_high(holder.rank):
-        return 2, holder.last_used, holder.key
-    return 1, -holder.rank, holder.key
+        return 2, holder.last_used, 0, holder.key
+    return 1, 0.0, -holder.rank, holder.key
