@@ -5,7 +5,7 @@ a model's context is.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 _QWEN: Final[Mapping[str, int]] = {
     "vocab_size": 151_936,
@@ -33,3 +33,9 @@ MODEL_DEFAULTS: Final[Mapping[str, Mapping[str, int]]] = {
 
 NORM_EPS_DEFAULT: Final = 1e-6
 """`rms_norm_eps` of every architecture above."""
+
+
+def with_defaults(architecture: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the numbers that it leaves to its architecture; what it says stays."""
+    defaults = MODEL_DEFAULTS.get(architecture, {})
+    return {**defaults, "rms_norm_eps": NORM_EPS_DEFAULT, **record}

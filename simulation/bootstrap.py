@@ -99,7 +99,7 @@ class RecordedInputs:
         self._rows = engine_rows(self._groups)
         self._waits = waits_of(self.job)
         self._grade_crowds = grade_crowds_of(self.job)
-        self._crowds = crowds_of(self.job, self._waits)
+        self._crowds = crowds_of(self.job, self._waits, self._grade_crowds)
         self._alike = correlation(
             [[m.reward for m in g.rollouts if m.reward is not None] for g in self._groups]
         )

@@ -268,10 +268,18 @@ def waits_of(job: RecordedJob) -> dict[tuple[int, int], Waits]:
     return dict.fromkeys(found, quiet)
 
 
-def crowds_of(job: RecordedJob, waits: Mapping[tuple[int, int], Waits]) -> Crowds:
-    """How waits grew with the rollouts in flight meanwhile: a line through all of them, never falling."""
-    seen = grade_crowds_of(job)
-    grades = [(seen[group.ordinal], group.graded_s - group.closed_s) for group in job.groups]
+def crowds_of(
+    job: RecordedJob,
+    waits: Mapping[tuple[int, int], Waits],
+    grade_crowds: Mapping[int, float],
+) -> Crowds:
+    """How waits grew with the rollouts in flight meanwhile: a line through all of them, never falling.
+
+    `waits` are those of `waits_of`, `grade_crowds` those of `grade_crowds_of`.
+    """
+    grades = [
+        (grade_crowds[group.ordinal], group.graded_s - group.closed_s) for group in job.groups
+    ]
     return Crowds(
         place=_line([(one.place_crowd, one.place_s) for one in waits.values()]),
         turn=_line([(one.crowd, one.turn_s) for one in waits.values()]),

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from domain.model_defaults import MODEL_DEFAULTS
+from domain.model_defaults import with_defaults
 from venusrl.models.checkpoints import BaseModelInfo
 
 BUILTIN: Final = Path(__file__).resolve().parents[2] / "workers" / "models" / "builtin"
@@ -39,7 +39,7 @@ def info_of(name: str, config: Mapping[str, Any], chat: Mapping[str, Any]) -> Ba
 def _whole(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration with what it leaves to its architecture."""
     architecture = str((config.get("architectures") or [""])[0])
-    whole = {**MODEL_DEFAULTS.get(architecture, {}), **config}
+    whole = with_defaults(architecture, config)
     if whole.get("num_key_value_heads") is None:
         whole["num_key_value_heads"] = whole["num_attention_heads"]
     if whole.get("head_dim") is None:

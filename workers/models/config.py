@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from domain.errors import VenusError
-from domain.model_defaults import MODEL_DEFAULTS, NORM_EPS_DEFAULT
+from domain.model_defaults import with_defaults
 
 
 class Architecture(StrEnum):
@@ -214,7 +214,7 @@ def parse_config(record: Mapping[str, Any]) -> ModelConfig:
     """The numbers of a `config.json`, or the first reason why they cannot be used."""
     architecture = _architecture(record)
     _refuse_other_options(record, architecture)
-    record = {**MODEL_DEFAULTS[architecture], "rms_norm_eps": NORM_EPS_DEFAULT, **record}
+    record = with_defaults(architecture, record)
     numbers = {name: _whole(record, name, largest) for name, largest in NUMBERS.items()}
     optional = {
         name: _whole(record, name, largest) if record.get(name) is not None else 0

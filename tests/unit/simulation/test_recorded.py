@@ -128,7 +128,7 @@ def crowded(count: int, start_s: float, ordinal: int, wait_s: float) -> Recorded
 def test_a_wait_that_grows_with_the_rollouts_in_flight_is_a_line() -> None:
     groups = tuple(crowded(n, 100.0 * n, n, 0.5 + 0.25 * n) for n in (1, 2, 4, 8))
     crowded_job = RecordedJob(groups, job().steps, (), slots=8)
-    crowds = crowds_of(crowded_job, waits_of(crowded_job))
+    crowds = crowds_of(crowded_job, waits_of(crowded_job), grade_crowds_of(crowded_job))
     assert (crowds.place.base, crowds.place.slope) == pytest.approx((0.5, 0.25))
     assert crowds.place.factor(seen=2, now=6) == pytest.approx(2.0)
     assert crowds.grade.slope == pytest.approx(0.0, abs=1e-6)
@@ -142,9 +142,10 @@ def test_verdicts_are_seen_beside_the_rollouts_that_were_then_in_flight() -> Non
     )
     many = RecordedJob((*others, *graded), job().steps, (), slots=64)
     assert [grade_crowds_of(many)[10 + n] for n in (1, 2, 4)] == pytest.approx([1.0, 2.0, 4.0])
-    crowds = crowds_of(RecordedJob(graded, job().steps, (), slots=64), waits_of(many))
+    alone = RecordedJob(graded, job().steps, (), slots=64)
+    crowds = crowds_of(alone, waits_of(many), grade_crowds_of(alone))
     assert crowds.grade.slope == pytest.approx(0.0, abs=1e-6)
-    everybody = crowds_of(many, waits_of(many))
+    everybody = crowds_of(many, waits_of(many), grade_crowds_of(many))
     assert everybody.grade.slope > 0.1
 
 
@@ -155,7 +156,7 @@ def test_tools_that_slow_down_beside_others_are_a_line() -> None:
         return replace(group, rollouts=tuple(replace(one, turns=turns) for one in group.rollouts))
 
     recorded = RecordedJob(tuple(tools(n) for n in (1, 2, 3)), job().steps, (), slots=64)
-    line = crowds_of(recorded, waits_of(recorded)).tool
+    line = crowds_of(recorded, waits_of(recorded), grade_crowds_of(recorded)).tool
     assert (line.base, line.slope) == pytest.approx((0.0, 0.2), abs=1e-6)
 
 

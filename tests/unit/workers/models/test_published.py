@@ -78,10 +78,14 @@ def test_weights_in_several_files_are_those_in_one(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], many[name]) for name in one)
 
 
+def sharded(folder: Path) -> tuple[Path, Path]:
+    """A published folder of several weights files: its index, and the first of the files."""
+    published("qwen2", folder, is_sharded=True)
+    return folder / INDEX_FILE, sorted(folder.glob("model-*.safetensors"))[0]
+
+
 def test_a_missing_foreign_or_escaping_part_is_refused(tmp_path: Path) -> None:
-    published("qwen2", tmp_path, is_sharded=True)
-    index = tmp_path / INDEX_FILE
-    part = sorted(tmp_path.glob("model-*.safetensors"))[0]
+    index, part = sharded(tmp_path)
     held, written = part.read_bytes(), index.read_text()
     part.unlink()
     with pytest.raises(WeightsUnreadable, match=part.name):
@@ -128,9 +132,7 @@ def test_the_check_takes_a_folder_that_the_engine_reads(tmp_path: Path, is_shard
 
 
 def test_the_check_names_what_an_index_promises_in_vain(tmp_path: Path) -> None:
-    published("qwen2", tmp_path, is_sharded=True)
-    index = tmp_path / INDEX_FILE
-    part = sorted(tmp_path.glob("model-*.safetensors"))[0]
+    index, part = sharded(tmp_path)
     held, written = part.read_bytes(), index.read_text()
     part.unlink()
     assert findings_of(tmp_path) == {(f"/{part.name}", "missing_file")}
