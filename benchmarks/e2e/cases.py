@@ -1,7 +1,8 @@
 """What is run: a cell (how many pages an engine has), an entry (a strategy, a switch off), a seed.
 
-The two cells differ in nothing but the pages of an engine, so they train the same groups. Strategies run
-as published: with their own bounds where they bring some, else with the cell's a and m.
+The two cells in which strategies are compared differ in nothing but the pages of an engine, so they train
+the same groups. Strategies run as published: with their own bounds where they bring some, else with the
+cell's a and m. A third cell has many rollouts, for what the coordinator costs them.
 """
 
 import math
@@ -91,8 +92,13 @@ PRESSURE: Final = Cell("pressure", kv_pages=780)
 LOW: Final = Cell("low", kv_pages=6144)
 """Pages for all that a and m let be in flight; also where the engine's physics are measured."""
 
-CELLS: Final = (LOW, PRESSURE)
+CROWD: Final = Cell("crowd", kv_pages=24_576, slots=208, groups_per_batch=34)
+"""204 rollouts live at once on one engine, nothing scarce but the coordinator: `venus` alone runs here."""
+
+COMPARED: Final = (LOW, PRESSURE)
 """Low first: the simulated side of both is made from it."""
+
+CELLS: Final = (*COMPARED, CROWD)
 
 SEEDS: Final = (1, 2, 3)
 STEPS: Final = 8
@@ -131,6 +137,8 @@ def scaled(strategy: StrategyName) -> Entry:
 
 def entries_of(cell: Cell) -> list[Entry]:
     """`venus`, the baselines, and at pressure `venus` with one mechanism off at a time."""
+    if cell.name == CROWD.name:
+        return [VENUS]
     entries = [VENUS, *map(published, BASELINES), *map(scaled, KNOBS_SCALED)]
     return entries + (ablation_entries() if cell.name == PRESSURE.name else [])
 

@@ -6,6 +6,7 @@ strategy trains the same groups, so one that begins many at once gains nothing b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import mean
 
 from domain.engine import PAGE_TOKENS
@@ -80,6 +81,13 @@ def demand(job: RecordedJob, kv_pages: int) -> float:
     )
     span = job.steps[-1].committed_s - began_s(job)
     return area / (span * kv_pages * max(job.engines, 1))
+
+
+def live_max(job: RecordedJob) -> int:
+    """The most rollouts that had a place at the same time."""
+    members = [one for group in job.groups for one in group.rollouts]
+    changes = [(one.placed_s, 1) for one in members] + [(one.ended_s, -1) for one in members]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def generating_share(job: RecordedJob) -> float:

@@ -69,6 +69,8 @@ class Run:
     """Of it, the time from the leader's hearing of the sandbox on."""
     decisions: int
     """Placements whose time is in the event log."""
+    live_max: int
+    """The most rollouts that had a place at the same time."""
     staleness: dict[str, int]
     dropped_groups: int
     failed_tries: int

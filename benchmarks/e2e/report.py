@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.e2e.cases import CELLS, ENVIRONMENT
+from benchmarks.e2e.cases import CELLS, CROWD, ENVIRONMENT
 from benchmarks.e2e.checks import all_checks
 from benchmarks.e2e.records import DEFAULT_FILE, Kept, Run, read_kept, read_lines
 from benchmarks.e2e.simulated import Physics, measured, simulated_step_s
@@ -73,7 +73,7 @@ def _simulated(
 ) -> Iterable[tuple[str, float]]:
     for run in runs:
         kept, reference = read_kept(file, run.key), references.get(run.seed)
-        if kept is None or reference is None:
+        if kept is None or reference is None or run.cell == CROWD.name:
             continue
         seconds = simulated_step_s(run, kept, reference)
         if seconds is not None:
@@ -211,6 +211,7 @@ def _coordinator(runs: Sequence[Run]) -> str:
             f"{run.unplaced_share:.2%}",
             f"{run.decision_share:.3%}",
             str(run.decisions),
+            str(run.live_max),
         )
         for run in runs
         if not run.off
@@ -223,6 +224,7 @@ def _coordinator(runs: Sequence[Run]) -> str:
         "from the sandbox",
         "from the hearing",
         "known",
+        "live at most",
     )
     return text + grid(head, lines)
 

@@ -140,6 +140,7 @@ def _read(stack: Stack, case: Case, job_id: str, load: float) -> tuple[Run, Kept
         unplaced_share=measures.waiting_share(waited, len(waited), job),
         decision_share=measures.waiting_share(decided, len(waited), job),
         decisions=len(decided),
+        live_max=measures.live_max(job),
         staleness=_staleness(job),
         dropped_groups=int(stack.query(DROPPED, job_id)[0][0]),
         failed_tries=int(stack.query(FAILED, job_id)[0][0]),

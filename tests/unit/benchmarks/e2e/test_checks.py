@@ -1,6 +1,7 @@
 """Checks pass, fail and are missing; the short run's faults."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from benchmarks.e2e.cases import BASELINES, SEEDS
 from benchmarks.e2e.checks import all_checks
@@ -25,6 +26,9 @@ def runs_of(ratios: Mapping[str, float], seeds: Sequence[int] = SEEDS) -> list[R
     return found
 
 
+CROWD = run(cell="crowd", live_max=204, work="of its own")
+
+
 def verdicts(runs: Sequence[Run], simulated: Mapping[str, float] | None = None) -> dict[str, str]:
     return {
         check.what: check.verdict for check in all_checks(runs, table_of(runs, simulated or {}))
@@ -37,9 +41,15 @@ def verdict(found: Mapping[str, str], words: str) -> str:
 
 
 def test_everything_passes_where_it_is_as_fast_as_asked_and_as_simulated() -> None:
-    runs = runs_of(FAST)
+    runs = [*runs_of(FAST), CROWD]
     found = verdicts(runs, {one.key: one.step_s / 2 for one in runs})
     assert set(found.values()) == {"pass"}
+
+
+def test_what_the_coordinator_costs_is_asked_of_a_crowd() -> None:
+    assert verdict(verdicts(runs_of(FAST)), "coordinator") == "missing"
+    assert verdict(verdicts([replace(CROWD, live_max=199)]), "coordinator") == "FAIL"
+    assert verdict(verdicts([replace(CROWD, decision_share=0.011)]), "coordinator") == "FAIL"
 
 
 def test_the_best_of_the_trainers_decides_the_speed_up() -> None:

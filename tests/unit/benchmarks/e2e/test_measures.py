@@ -30,6 +30,11 @@ def test_demand_is_what_was_in_flight_averaged_over_the_run() -> None:
     assert measures.demand(job(), 10) == pytest.approx(4 * 4.0 * 4.5 / (SPAN_S * 10))
 
 
+def test_the_most_that_had_a_place_at_once_are_those_of_one_group() -> None:
+    # Each group ends before the other one begins.
+    assert measures.live_max(job()) == 2
+
+
 def test_slots_generate_for_the_seconds_of_all_turns() -> None:
     assert measures.generating_share(job()) == pytest.approx(4 * 2.0 / (SPAN_S * 4))
 
