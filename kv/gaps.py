@@ -2,7 +2,7 @@
 
 A gap holds `share` of the device for its residual time. What that room would be worth to others is
 `room_value`: the relative loss of decode throughput per share of the KV capacity. Pages are kept when
-that is less than the engine seconds that bringing them back costs.
+that is less than what bringing them back costs (`return_cost_s`).
 """
 
 from bisect import bisect_right, insort
@@ -16,9 +16,13 @@ REMEMBERED: Final = 256
 PRIOR_GAPS: Final = 8
 """Below so many gaps of a tool the history of all tools speaks for it."""
 
-RETURN_FACTOR: Final = 3.5
+PREFILL_FACTOR: Final = 3.5
 """One return costs more than its own prefill: whoever used the room is pushed out again and comes back
 as well, and the estimate of the gap is a mean over a long tail. Measured on the benchmark's mid cells."""
+
+RELOAD_FACTOR: Final = 1.75
+"""A return from an outer tier costs less than so many prefills of as long: the link brings it while the
+engine decodes. Measured on the benchmark's mid and high cells with a host tier, seeds beyond its own."""
 
 UNKNOWN_RESIDUAL_FACTOR: Final = 1.0
 """A gap longer than all remembered ones is expected to last as long again (Lindy's rule)."""
@@ -81,10 +85,19 @@ def room_value(floor_s: float, full_step_s: float, active_share: float) -> float
     return floor_s * full_step_s / (step_s * step_s)
 
 
-def is_worth_keeping(residual_s: float, share: float, value: float, return_s: float) -> bool:
+def return_cost_s(compute_s: float, reload_s: float | None) -> float:
+    """What bringing pages back costs, the cheaper way, in engine seconds.
+
+    `compute_s` are those of a re-prefill, `reload_s` the link's seconds; None where no tier keeps them.
+    """
+    if reload_s is None or reload_s >= compute_s:
+        return PREFILL_FACTOR * compute_s
+    return RELOAD_FACTOR * reload_s
+
+
+def is_worth_keeping(residual_s: float, share: float, value: float, cost_s: float) -> bool:
     """Whether pages stay through a gap: the room's worth to others is below the cost of returning.
 
-    `share` is the part of the device that they hold, `return_s` the engine seconds of a re-prefill, or
-    the seconds of a reload where the host tier holds them.
+    `share` is the part of the device that they hold, `cost_s` what `return_cost_s` says.
     """
-    return residual_s * share * value <= RETURN_FACTOR * return_s
+    return residual_s * share * value <= cost_s

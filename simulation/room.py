@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kv.eviction import victims
-from kv.gaps import GapHistory, is_worth_keeping, room_value
+from kv.gaps import GapHistory, is_worth_keeping, return_cost_s, room_value
 from kv.residency import choose, order_of
 from kv.rules import Eviction, Gaps, KvRules
 from kv.ttl import ttl_s
@@ -63,7 +63,8 @@ class Room:
             return
         known = self.gaps.by_kind.get(stream.tool)
         gaps = () if known is None else tuple(known.recent)
-        back = self._return_s(stream)
+        compute, reload = self._returns_s(stream)
+        back = compute if reload is None else min(compute, reload)
         stream.kept_until = now + ttl_s(gaps, back, self.usual_wait_s, self.rules.ttl)
 
     def unpin(self, now: float) -> bool:
@@ -172,14 +173,15 @@ class Room:
             return True
         residual = self.gaps.residual_s(stream.tool, now - stream.gap_since)
         share = stream.pages / self.device.pages
-        return is_worth_keeping(residual, share, self.value, self._return_s(stream))
+        cost = return_cost_s(*self._returns_s(stream))
+        return is_worth_keeping(residual, share, self.value, cost)
 
-    def _return_s(self, stream: Stream) -> float:
-        """Seconds of bringing a stream's pages back, the cheaper way."""
+    def _returns_s(self, stream: Stream) -> tuple[float, float | None]:
+        """Of bringing a stream's pages back: computed anew, and from the host tier if there is one."""
         prefix = stream.prefix.tokens
         tokens = stream.cached - prefix
         compute = self.physics.prefill_after_s(tokens, prefix)
-        return min(compute, self.physics.reload_s(tokens)) if self.device.host_tokens else compute
+        return compute, self.physics.reload_s(tokens) if self.device.host_tokens else None
 
     def _holders(self, now: float, besides: Stream | None) -> list[Stream]:
         return [

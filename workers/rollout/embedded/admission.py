@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kv.gaps import GapHistory, is_worth_keeping
+from kv.gaps import GapHistory, is_worth_keeping, return_cost_s
 from kv.ranks import class_of
 from kv.residency import Choice, choose, order_of
 from kv.rules import Eviction, Gaps, KvRules, Queue
@@ -79,6 +79,8 @@ class Admission:
     shares: SlotShares = field(default_factory=SlotShares)
     page_s: float = 0.0
     """Measured seconds of computing a page anew."""
+    reload_s: float | None = None
+    """Measured seconds of bringing one back from an outer tier; None where none keeps any."""
     usual_wait_s: float = 0.0
 
     def queue_key(self, ticket: Ticket) -> tuple[int, int]:
@@ -203,7 +205,9 @@ class Admission:
             return True
         residual_s = self.gaps.residual_s(ANY_TOOL, now - trajectory.path[-1].last_used)
         share = pages / self.table.tree.total
-        return is_worth_keeping(residual_s, share, ROOM_VALUE, pages * self.page_s)
+        reload_s = None if self.reload_s is None else pages * self.reload_s
+        cost_s = return_cost_s(pages * self.page_s, reload_s)
+        return is_worth_keeping(residual_s, share, ROOM_VALUE, cost_s)
 
     def _is_locked(self, name: bytes | int, tick: "_Tick") -> bool:
         tree = self.table.tree

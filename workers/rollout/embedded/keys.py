@@ -180,6 +180,7 @@ class Keys:
         self.admission.page_s = known_s + RATE_SMOOTHING * (page_s - known_s)
         if self.tiers is not None:
             self.tiers.compute_s = self.admission.page_s
+            self.admission.reload_s = self.tiers.reload_s
 
     def set_rank(self, rollout_id: RolloutId, rank: int) -> None:
         """What evictions go by."""

@@ -230,8 +230,13 @@ class OuterTiers:
         node.copy = Copy(spot.place, spot.slot)
         self._leaving.append((node, node.copy, self.arena.read([node.page])))
 
+    @property
+    def reload_s(self) -> float | None:
+        """Measured seconds of bringing a page back from the first tier; None before the first one."""
+        return self._fetch_s.get(Place.HOST if self.sizes.host_pages else Place.DISK)
+
     def _is_worth_keeping(self) -> bool:
-        back_s = self._fetch_s.get(Place.HOST if self.sizes.host_pages else Place.DISK, 0.0)
+        back_s = self.reload_s
         if not back_s or not self.compute_s:
             return True
         return cheaper(back_s, 0.0, self.compute_s) is Source.RELOAD

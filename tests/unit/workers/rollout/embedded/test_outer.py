@@ -110,8 +110,12 @@ def test_a_context_that_left_the_device_comes_back_as_it_was(
     before = one.run("a")
     one.run("b")
     assert sum(one.used()) == 3
+    assert one.tiers.reload_s is None
     lease = one.fetch("a")
     assert lease.length == 48
+    assert (one.tiers.reload_s is not None) == (0 in (host, disk)), (
+        "the slower tier is none of memory"
+    )
     assert torch.equal(one.arena.read(lease.pages), before)
     moved = one.tiers.counters.bytes_moved
     back = moved[Place.HOST, Place.DEVICE] + moved[Place.DISK, Place.DEVICE]
