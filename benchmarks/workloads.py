@@ -33,6 +33,8 @@ def traces_folder() -> Path | None:
     """The folder that the environment names, else the one beside the tree; None: the generator."""
     named = os.environ.get(TRACES_VARIABLE)
     if named:
+        if not Path(named).is_dir():
+            raise NotADirectoryError(f"{TRACES_VARIABLE} names {named}, which is no folder")
         return Path(named)
     return TRACES_BESIDE if TRACES_BESIDE.is_dir() else None
 

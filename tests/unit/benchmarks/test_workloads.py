@@ -26,9 +26,14 @@ def test_the_generator_is_used_where_they_are_not(tmp_path: Path) -> None:
     assert source_of("terminal_mini", None).name == "fitted:terminal_mini"
 
 
-def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TRACES_VARIABLE, "somewhere")
-    assert traces_folder() == Path("somewhere")
+def test_the_environment_names_the_folder_and_a_wrong_name_is_no_wish_for_the_generator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(TRACES_VARIABLE, str(tmp_path))
+    assert traces_folder() == tmp_path
+    monkeypatch.setenv(TRACES_VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(NotADirectoryError, match=TRACES_VARIABLE):
+        traces_folder()
 
 
 def test_without_a_name_it_is_the_folder_beside_the_tree(
