@@ -232,7 +232,10 @@ class OuterTiers:
 
     @property
     def reload_s(self) -> float | None:
-        """Measured seconds of bringing a page back from the first tier; None before the first one."""
+        """Measured seconds of bringing a page back from the first tier; None where it takes none, and before
+        the first one."""
+        if self.is_off:
+            return None
         return self._fetch_s.get(Place.HOST if self.sizes.host_pages else Place.DISK)
 
     def _is_worth_keeping(self) -> bool:

@@ -287,6 +287,8 @@ def test_a_defect_in_a_transfer_switches_the_tiers_off_and_is_counted(
     for name in "abc":
         one.run(name)
     assert one.tiers.counters.pages_left[Leaving.OFF] == 0
+    if point == "engine.kv.store":
+        one.table.close(one.fetch("a"), True, one.now)
     armed.arm(f"{point}=raise,times=1")
     if point == "engine.kv.fetch":
         assert one.fetch("a").length == 0
@@ -295,6 +297,7 @@ def test_a_defect_in_a_transfer_switches_the_tiers_off_and_is_counted(
         one.run("d")
         assert one.tiers.counters.store_failures > 0
     assert one.tiers.is_off
+    assert one.tiers.reload_s is None
     assert not one.tiers.fetch(one.open("b"), digests_of(ANN, one.tokens("b")[:-1]))
     assert one.tiers.read(list(one.table.tree.nodes.values())) == []
     assert one.used() == (0, 0)
