@@ -14,11 +14,7 @@ from tests.simulation.small import world
 FAULTY_SEEDS: Final = (3, 11, 27, 38)
 """One and two jobs, one and two engines each, faults of every kind."""
 
-STRATEGIES: Final = (
-    StrategyName.VENUS,
-    StrategyName.THUNDERAGENT_PAPER,
-    StrategyName.ROLLFLASH,
-)
+STRATEGIES: Final = tuple(StrategyName)
 
 
 def faulty_worlds() -> str:

@@ -14,7 +14,7 @@ HASH_SEEDS: Final = ("0", "1", "12345")
 
 
 def test_three_hash_seeds_give_the_same_commands() -> None:
-    """Faulty coordinators, and simulated runs of the platform's strategy and of two baselines."""
+    """Faulty coordinators, and a simulated run of every strategy."""
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.property.digests"],

@@ -36,7 +36,7 @@ def test_tasks_of_one_and_of_ten_steps_are_trained_alike(order: Order, max_stale
         )
     )
     shares = []
-    for step in (10, 20):
+    for step in (5, 10, 15):
         world.run(lambda step=step: job.committed >= step, 20_000)  # type: ignore[misc]
         kinds = Counter(ordinal_of(g) % 2 for groups in job.steps.values() for g in groups)
         shares.append(kinds[1] / sum(kinds.values()))
@@ -44,7 +44,8 @@ def test_tasks_of_one_and_of_ten_steps_are_trained_alike(order: Order, max_stale
     rows = world.rows.groups_of(job.plan.attempt_id)
     assert [row.opened.group_id for row in rows if row.disposition.startswith("dropped")] == []
     assert all(row.staleness is not None and row.staleness <= max_staleness for row in rows)
-    assert abs(shares[-1] - 0.5) <= 0.05, shares
+    # At the end all were trained: only in between can either kind be behind.
+    assert all(abs(share - 0.5) <= 0.05 for share in shares), shares
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
