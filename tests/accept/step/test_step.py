@@ -43,7 +43,9 @@ def test_a_step_at_100_000_live_rollouts_stays_within_its_figures(shape: Shape) 
     assert best.live_rollouts >= (LATE_LIVE_LEAST if is_late else LIVE_LEAST)
     assert {"TurnSampled", "TurnFinished", "RolloutClosed", "GroupGraded"} <= set(best.types)
     assert {"Tick", "HostLost", "HostJoined", "JobSubmitted"} <= set(best.types)
-    assert {"StepCommitted", "EngineSynced"} <= set(best.types), "a policy publication is among them"
+    assert {"StepCommitted", "EngineSynced"} <= set(best.types), (
+        "a policy publication is among them"
+    )
     assert is_late or best.bytes_per_rollout < BYTES_MAX
     assert best.p99_us < P99_MAX_US
     assert best.max_us < MAX_US
