@@ -116,7 +116,7 @@ class Room:
 
         choice = choose(claimants, claim, room, slots_free)
         if not choice.admitted:
-            return []
+            return self._admit_alone(now, waiting) if slots_free > 0 and not active else []
         self._evict_for(choice.admitted, choice.low)
         admitted: list[Stream] = []
         for stream in choice.admitted:
@@ -125,6 +125,19 @@ class Room:
             self._take(stream)
             admitted.append(stream)
         return admitted
+
+    def _admit_alone(self, now: float, waiting: Sequence[Stream]) -> list[Stream]:
+        """Nothing runs, and no gap will end that keeps pages: the first turn runs, whoever has to go.
+
+        It wants nearly all of the device, and what is set aside for growth and entry is for neighbours.
+        """
+        first = waiting[0]
+        if any(stream.pages and stream.phase is Phase.GAP for stream in self.streams.values()):
+            return []
+        if not self._make_room(now, first, 0):
+            return []
+        self._take(first)
+        return [first]
 
     def _take(self, stream: Stream) -> None:
         """Take a turn's pages and lock them; with its group's prefix there, that much is cached."""

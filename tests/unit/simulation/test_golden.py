@@ -90,6 +90,37 @@ def test_one_page_short_is_one_eviction_of_the_unused_node(rules: KvRules, pages
     assert engine.device.free == 400 - 101 - (pages + 1)
 
 
+@pytest.mark.parametrize("prompt", [5_376, 5_600, 6_300])
+@pytest.mark.parametrize("host_tokens", [0, 25_600])
+def test_a_turn_that_needs_nearly_the_whole_of_an_empty_device_runs(
+    prompt: int, host_tokens: int
+) -> None:
+    """400 pages are 6,400 tokens; what is set aside for growth and for entry is more than is left."""
+    yard = Yard()
+    engine = yard.engine(RANKED, host_tokens=host_tokens)
+    yard.begin(engine, yard.stream(prefix_of(0, 800), (prompt, 4)))
+    yard.run()
+    assert len(yard.sampled_at) == 1
+    assert (engine.counts.prefilled_tokens, engine.counts.sampled_tokens) == (prompt, 4)
+
+
+def test_turns_that_fit_alone_only_run_one_after_the_other_the_better_one_first() -> None:
+    """Each of three wants more than half of the device; their pages go for each other's."""
+    yard = Yard()
+    engine = yard.engine(RANKED)
+    ranks = (RankClass.NORMAL, RankClass.CRITICAL, RankClass.PROMOTED)
+    streams = [
+        yard.stream(prefix_of(n, 16), (5_600, 4), (64, 400), rank=rank)
+        for n, rank in enumerate(ranks)
+    ]
+    for stream in streams:
+        yard.begin(engine, stream)
+    yard.run()
+    assert len(yard.sampled_at) == 6
+    ends = [name for name, _ in yard.sampled_at]
+    assert ends.index(str(streams[2].rollout_id)) < ends.index(str(streams[0].rollout_id))
+
+
 def test_a_long_tool_under_pressure_is_one_offload_and_one_reload_of_known_seconds() -> None:
     """Numbers of the 8B on one H100, on a device of 400 pages of 16 tokens.
 
