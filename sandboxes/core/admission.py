@@ -19,12 +19,18 @@ PACKING: Final = 0.90
 """Of the capacity: the rest takes what reserves did not foresee."""
 
 
+RAMP_SHARE: Final = 0.05
+"""Of a node's memory may be meant for groups in their first turn, which are not measured yet. Groups
+that start together peak together, and the pooled reserve would take that for chance."""
+
+
 class Resource(StrEnum):
     """What a node can lack."""
 
     MEMORY = "memory"
     CPU = "cpu"
     PRESSURE = "pressure"
+    STARTS = "starts"
 
 
 class Why(StrEnum):
@@ -33,6 +39,8 @@ class Why(StrEnum):
     NO_ROOM = "no_room"
     GRADING_RESERVE = "grading_reserve"
     """It would fit if nothing were kept for graders."""
+    STARTING = "starting"
+    """Too many others are in their first turn."""
     UNDER_PRESSURE = "under_pressure"
     NO_NODE = "no_node"
     """The pool is empty."""
@@ -47,6 +55,7 @@ class Rules:
     packing: float = PACKING
     z: float = Z
     is_cpu_admitted: bool = True
+    ramp_share: float = RAMP_SHARE
     grading_reserve_bytes: int = 0
     """One sandbox of the largest admitted grader, overhead included."""
 
@@ -90,7 +99,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It may not. Bytes, cores or a share of time, by the resource."""
+    """It may not. Bytes (memory, starts), cores or a share of time, by the resource."""
 
     why: Why
     resource: Resource
@@ -105,24 +114,38 @@ class Refused:
 
 def admit(load: NodeLoad, ask: Ask, rules: Rules) -> Admitted | Refused:
     """The answer of a node to a group; nothing is changed."""
+    never = _never(load, ask, rules)
+    if never is not None:
+        return never
     limit = rules.packing * load.capacity_bytes
     kept = 0 if ask.purpose is SandboxPurpose.GRADER else rules.grading_reserve_bytes
-    alone = ask.template_bytes + _new_bytes(ask) + pooled_bytes([ask.demand], rules.z)
-    if alone > limit - kept:
-        return Refused(Why.NEVER_FITS, Resource.MEMORY, alone, limit - kept)
-    cores = load.cores * rules.packing
-    if rules.is_cpu_admitted and pooled_cores([ask.cpu]) > cores:
-        return Refused(Why.NEVER_FITS, Resource.CPU, pooled_cores([ask.cpu]), cores)
     if not load.gate.is_open:
         return Refused(Why.UNDER_PRESSURE, Resource.PRESSURE, load.gate.pressure, RESUME_PRESSURE)
+    others = sum(_expected(one) for one in load.groups if one.is_starting)
+    ramp = rules.ramp_share * load.capacity_bytes
+    if others and others + _expected(ask.demand) > ramp:
+        return Refused(Why.STARTING, Resource.STARTS, others + _expected(ask.demand), ramp)
     needed = needed_bytes(load, ask, rules)
     if needed > limit - kept:
         why = Why.NO_ROOM if needed > limit else Why.GRADING_RESERVE
         return Refused(why, Resource.MEMORY, needed, limit - kept)
-    used = pooled_cores((*load.cpu, ask.cpu))
+    used, cores = pooled_cores((*load.cpu, ask.cpu)), load.cores * rules.packing
     if rules.is_cpu_admitted and used > cores:
         return Refused(Why.NO_ROOM, Resource.CPU, used, cores)
     return Admitted(limit - kept - needed)
+
+
+def _never(load: NodeLoad, ask: Ask, rules: Rules) -> Refused | None:
+    """Whether an empty node like this would refuse, too."""
+    kept = 0 if ask.purpose is SandboxPurpose.GRADER else rules.grading_reserve_bytes
+    limit = rules.packing * load.capacity_bytes - kept
+    alone = ask.template_bytes + _new_bytes(ask) + pooled_bytes([ask.demand], rules.z)
+    if alone > limit:
+        return Refused(Why.NEVER_FITS, Resource.MEMORY, alone, limit)
+    cores = load.cores * rules.packing
+    if rules.is_cpu_admitted and pooled_cores([ask.cpu]) > cores:
+        return Refused(Why.NEVER_FITS, Resource.CPU, pooled_cores([ask.cpu]), cores)
+    return None
 
 
 def needed_bytes(load: NodeLoad, ask: Ask, rules: Rules) -> float:
@@ -140,6 +163,10 @@ def room_bytes(load: NodeLoad, rules: Rules) -> float:
 def room_cores(cores: float, groups: Iterable[GroupCpu], rules: Rules) -> float:
     """Cores below the packing limit; what a node reports to the leader."""
     return cores * rules.packing - pooled_cores(groups)
+
+
+def _expected(demand: GroupDemand) -> float:
+    return demand.members * demand.growth.expected_bytes
 
 
 def _new_bytes(ask: Ask) -> float:

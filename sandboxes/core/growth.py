@@ -1,13 +1,14 @@
 """What a sandbox of a template will hold: peaks of private bytes by turn, per (tenant, template).
 
-Turns are gathered into phases that double in length. What counts for the phase that a sandbox is in
-is the phase with the highest mean from there on: a fresh clone will grow to what its later turns need.
+Turns are gathered into phases that double in length. What counts for a sandbox is all turns from its
+phase on, later ones included: a fresh clone will grow to what its later turns need.
 
 Before there is evidence the declared ceiling speaks, a quarter of it as the mean and as much again as
 deviation. Evidence counts in rollouts and, because members of a group run the same tests and so say
 nearly the same, in groups: twenty rollouts of two tasks are two samples.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -99,8 +100,10 @@ class GrowthModel:
         if not able:
             able = [one.peaks for one in self._phases if one.samples >= PHASE_SAMPLES_MIN]
         share = self.evidence if able else 0.0
-        mean = max((one.mean for one in able), default=0.0)
-        spread = max((one.deviation for one in able), default=0.0)
+        total = sum(one.weight for one in able) or 1.0
+        mean = sum(one.weight * one.mean for one in able) / total
+        square = sum(one.weight * (one.deviation**2 + one.mean**2) for one in able) / total
+        spread = math.sqrt(max(0.0, square - mean**2))
         high = max((one.quantile(RESERVE_LEVEL) for one in able), default=0.0)
         return Growth(
             expected_bytes=share * mean + (1 - share) * prior,

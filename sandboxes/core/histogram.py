@@ -68,6 +68,11 @@ class DecayingHistogram:
         return self._total == 0.0
 
     @property
+    def weight(self) -> float:
+        """How many samples of now the older and newer ones weigh together."""
+        return self._total / self._weight
+
+    @property
     def mean(self) -> float:
         """Weighted; 0 when empty."""
         return self._sum / self._total if self._total else 0.0

@@ -138,7 +138,7 @@ class NodeLedger:
     def _demand(self, group: _Group) -> GroupDemand:
         turn = min(group.turns.values())
         growth = self.known(group.spec).growth.growth(turn)
-        return GroupDemand(len(group.turns), group.held_bytes, growth)
+        return GroupDemand(len(group.turns), group.held_bytes, growth, turn)
 
     def faults(self) -> list[str]:
         """Where the account contradicts itself; empty when sound."""

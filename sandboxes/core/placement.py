@@ -15,6 +15,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, TypeVar
 
 from domain.ids import GroupId, OrganizationId
@@ -29,8 +30,11 @@ T = TypeVar("T")
 PRESSURE_STEPS: Final = (0.005, RESUME_PRESSURE, STOP_PRESSURE)
 """Upper bounds; nodes inside one step are equally pressed, or noise would decide instead of spread."""
 
-SPREAD_LOOKED_AT: Final = 8
+SPREAD_LOOKED_AT: Final = 4
 """Fitting nodes of a bucket among which tenants are spread: bounds a placement on a large pool."""
+
+ROUNDING: Final = 1e-9
+"""Sandboxes by which a quotient may be too small."""
 
 MEMBERS_MAX: Final = 1_024
 """Of one group: bounds the search for a split."""
@@ -80,12 +84,8 @@ class Placement:
     cost_bytes: float
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Bucket:
-    """Nodes whose sandboxes cost the same and that are equally pressed."""
-
-    overhead_bytes: int
-    pressure_step: int
+Bucket = tuple[int, int]
+"""Overhead in bytes and step of pressure: nodes whose sandboxes cost the same and that are as pressed."""
 
 
 @dataclass(slots=True)
@@ -96,6 +96,8 @@ class _Node:
     """None: it takes nothing now."""
     templates: Counter[TemplateId]
     """One for a report, one for each placement that is under way."""
+    listed: dict[TemplateId, Holders] = field(default_factory=dict)
+    """Indexes of holders that this node stands in."""
     tenants: Counter[OrganizationId] = field(default_factory=Counter)
     """Placements by tenant."""
     pending_bytes: float = 0.0
@@ -206,42 +208,53 @@ class Pool:
 
     def _best(self, ask: GroupAsk, members: int) -> Placement | None:
         """The whole if it fits anywhere, else the largest part that does."""
-        for count in range(self._members_bound(ask, members), 0, -1):
-            for cost, rooms in self._tries(ask, count):
-                node = self._first(ask, count, cost, rooms)
-                if node is not None:
-                    return self._take(ask, count, cost, node)
+        whole = self._fitting(ask, members)
+        if whole is not None or members == 1:
+            return whole
+        for count in range(self._members_bound(ask, members - 1), 0, -1):
+            part = self._fitting(ask, count)
+            if part is not None:
+                return part
+        return None
+
+    def _fitting(self, ask: GroupAsk, count: int) -> Placement | None:
+        """So many members on the best node that takes them all."""
+        for cost, rooms in self._tries(ask, count):
+            node = self._first(ask, count, cost, rooms)
+            if node is not None:
+                return self._take(ask, count, cost, node)
         return None
 
     def _members_bound(self, ask: GroupAsk, members: int) -> int:
-        """No node fits more than these, by the roomiest of all."""
-        most, wide = self._most()
-        each = max(1.0, ask.expected_bytes)
-        by_bytes = int(max(0.0, most + self._lent(ask)) / each)
-        by_cores = int(max(0.0, wide) / ask.expected_cores) if ask.expected_cores else members
-        return min(members, by_bytes, by_cores)
+        """No node fits more than these: of each bucket by its roomiest node."""
+        lent, holding = self._lent(ask), self._holding.get(ask.template, {})
+        bound = 0
+        for bucket in self._buckets:
+            each = max(1.0, ask.expected_bytes + bucket[0])
+            room, cores = self._every[bucket].most()
+            fits = (room + lent - ask.template_bytes) / each
+            if bucket in holding and fits < members:
+                fits = max(fits, (holding[bucket].most()[0] + lent) / each)
+            if ask.expected_cores:
+                fits = min(fits, cores / ask.expected_cores)
+            bound = max(bound, int(fits + ROUNDING))
+        return min(members, bound)
 
     def _lent(self, ask: GroupAsk) -> float:
         return self._grading_reserve_bytes if ask.purpose is SandboxPurpose.GRADER else 0.0
-
-    def _most(self) -> tuple[float, float]:
-        trees = [self._every[bucket] for bucket in self._buckets]
-        return (
-            max((tree.most_bytes for tree in trees), default=0.0),
-            max((tree.most_cores for tree in trees), default=0.0),
-        )
 
     def _tries(self, ask: GroupAsk, count: int) -> Iterator[tuple[float, Rooms]]:
         """Buckets from the cheapest: by cost, then pressure."""
         holding: Mapping[Bucket, Rooms] = self._holding.get(ask.template, {})
         found: list[tuple[float, int, int, Rooms]] = []
         for index, bucket in enumerate(self._buckets):
-            each = count * (ask.expected_bytes + bucket.overhead_bytes)
+            overhead_bytes, step = bucket
+            each = count * (ask.expected_bytes + overhead_bytes)
             if bucket in holding:
-                found.append((each, bucket.pressure_step, index, holding[bucket]))
+                found.append((each, step, index, holding[bucket]))
             absent = each + ask.template_bytes
-            found.append((absent, bucket.pressure_step, index, self._every[bucket]))
-        found.sort(key=lambda one: one[:3])
+            found.append((absent, step, index, self._every[bucket]))
+        found.sort(key=itemgetter(0, 1, 2))
         return ((cost, rooms) for cost, _, _, rooms in found)
 
     def _first(self, ask: GroupAsk, count: int, cost: float, rooms: Rooms) -> _Node | None:
@@ -289,10 +302,16 @@ class Pool:
         room, cores, place = node.room_bytes, node.room_cores, node.place
         self._every[node.bucket].put(place, room, cores)
         for template in node.templates:
-            trees = self._holding.setdefault(template, {})
-            if node.bucket not in trees:
-                trees[node.bucket] = Holders(len(self._places))
-            trees[node.bucket].put(place, room, cores)
+            if template not in node.listed:
+                node.listed[template] = self._holders(template, node.bucket)
+        for holders in node.listed.values():
+            holders.put(place, room, cores)
+
+    def _holders(self, template: TemplateId, bucket: Bucket) -> Holders:
+        trees = self._holding.setdefault(template, {})
+        if bucket not in trees:
+            trees[bucket] = Holders(len(self._places))
+        return trees[bucket]
 
     def _list(self, node: _Node) -> None:
         if node.bucket is None:
@@ -306,19 +325,19 @@ class Pool:
         if node.bucket is None:
             return
         self._every[node.bucket].drop(node.place)
-        for one in node.templates:
-            self._drop_holding(node, one)
+        for template in list(node.listed):
+            self._drop_holding(node, template)
 
     def _drop_holding(self, node: _Node, template: TemplateId) -> None:
         """The node does not hold the template; a template that nobody holds leaves no index."""
-        trees = self._holding.get(template)
-        if trees is None or node.bucket not in trees:
+        holders = node.listed.pop(template, None)
+        if holders is None or node.bucket is None:
             return
-        trees[node.bucket].drop(node.place)
-        if not len(trees[node.bucket]):
-            del trees[node.bucket]
-        if not trees:
-            del self._holding[template]
+        holders.drop(node.place)
+        if not len(holders):
+            del self._holding[template][node.bucket]
+            if not self._holding[template]:
+                del self._holding[template]
 
     def _refusal(self, ask: GroupAsk) -> Refused:
         """By the first member that fits nowhere, those before it placed: what binds on the nearest node.
@@ -375,4 +394,4 @@ def _bucket_of(report: NodeReport) -> Bucket | None:
     if not report.is_open or report.pressure >= STOP_PRESSURE:
         return None
     step = next(i for i, bound in enumerate(PRESSURE_STEPS) if report.pressure < bound)
-    return Bucket(report.overhead_bytes, step)
+    return report.overhead_bytes, step

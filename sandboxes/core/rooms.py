@@ -14,6 +14,10 @@ NONE: Final = -1e300
 class Rooms(Protocol):
     """Places with room."""
 
+    def most(self) -> tuple[float, float]:
+        """Bytes and cores, each of the place that has most."""
+        ...
+
     def first(self, need_bytes: float, need_cores: float, begin: int = 0) -> int | None:
         """The lowest place from `begin` on with room for both."""
         ...
@@ -29,15 +33,9 @@ class RoomTree:
         self._bytes = [NONE] * (2 * self._leaves)
         self._cores = [NONE] * (2 * self._leaves)
 
-    @property
-    def most_bytes(self) -> float:
-        """Of any one node."""
-        return self._bytes[1]
-
-    @property
-    def most_cores(self) -> float:
-        """Of any one node."""
-        return self._cores[1]
+    def most(self) -> tuple[float, float]:
+        """Bytes and cores, each of the place that has most."""
+        return self._bytes[1], self._cores[1]
 
     def put(self, place: int, room_bytes: float, room_cores: float) -> None:
         """Room of a place from now on."""
@@ -95,6 +93,16 @@ class Holders:
 
     def __len__(self) -> int:
         return len(self._rooms)
+
+    def most(self) -> tuple[float, float]:
+        """Bytes and cores, each of the place that has most."""
+        if self._tree is not None:
+            return self._tree.most()
+        rooms = self._rooms.values()
+        return (
+            max((room for room, _ in rooms), default=NONE),
+            max((cores for _, cores in rooms), default=NONE),
+        )
 
     def put(self, place: int, room_bytes: float, room_cores: float) -> None:
         """Room of a place from now on."""

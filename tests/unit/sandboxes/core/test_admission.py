@@ -1,6 +1,7 @@
 """A node admits by what is held and reserved; what it refuses comes with its numbers."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -128,8 +129,26 @@ def test_the_reserve_of_one_group_grows_with_its_members_and_of_many_with_the_ro
 
 def test_what_is_sure_to_come_and_one_group_at_its_worst_are_reserved() -> None:
     booting = GroupDemand(4, 40.0, growth(100.0, 0.0, 300.0))
-    settled = GroupDemand(2, 250.0, growth(100.0, 0.0, 300.0))
-    assert pooled_bytes([booting, settled]) == pytest.approx(360 + 800)
+    larger = GroupDemand(2, 250.0, growth(100.0, 0.0, 300.0))
+    assert pooled_bytes([booting, larger]) == pytest.approx(360 + 800)
+
+
+def test_settled_groups_above_and_below_their_mean_set_each_other_off() -> None:
+    below = GroupDemand(2, 150.0, growth(100.0), turn=4)
+    above = GroupDemand(2, 240.0, growth(100.0), turn=9)
+    booting = GroupDemand(2, 150.0, growth(100.0), turn=3)
+    assert pooled_bytes([below]) == 50
+    assert pooled_bytes([below, above]) == 10
+    assert pooled_bytes([booting, above]) == 50
+
+
+def test_a_node_fills_by_a_ramp_and_one_group_always_starts() -> None:
+    other = GroupDemand(1, 0.0, growth(30.0))
+    starting = NodeLoad(1_000, 10.0, 0, (other,), (), PressureGate())
+    refused = admit(starting, ask(members=1), RULES)
+    assert refused == Refused(Why.STARTING, Resource.STARTS, 80.0, 50.0)
+    turned = NodeLoad(1_000, 10.0, 0, (replace(other, turn=1),), (), PressureGate())
+    assert isinstance(admit(turned, ask(members=8), RULES), Admitted)
 
 
 def test_no_reserve_exceeds_what_ceilings_allow() -> None:
