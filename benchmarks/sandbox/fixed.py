@@ -76,6 +76,7 @@ class PlacementNumbers:
 
     nodes: int
     sandboxes: int
+    filled: tuple[float, ...]
     placements: int
     members: int
     templates: int
@@ -104,6 +105,7 @@ def fixed() -> Fixed:
     table = tomllib.loads(content.decode())
     table["run"]["seeds"] = tuple(table["run"]["seeds"])
     table["declared"]["ceilings_bytes"] = tuple(table["declared"]["ceilings_bytes"])
+    table["placement"]["filled"] = tuple(table["placement"]["filled"])
     return Fixed(
         node=NodeNumbers(**table.pop("node")),
         demand=DemandNumbers(**table.pop("demand")),

@@ -8,7 +8,7 @@ processor time of this thread, the collector of cycles off.
 import gc
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -23,35 +23,35 @@ TENANTS: Final = 20
 EXPECTED: Final = 220 * MB
 TEMPLATE: Final = 92 * MB
 OVERHEAD: Final = 5 * MB
-SLACK: Final = 1.08
-"""Room of the pool over what its sandboxes need: most nodes are full for a whole group."""
+ROUNDS: Final = 3
+"""Of each pool; others on the machine slow single ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementFigures:
     """Microseconds of processor time."""
 
-    nodes: int
-    sandboxes: int
-    placements: int
+    filled: float
+    """Share of the pool's room that its sandboxes take."""
     p50_us: float
     p99_us: float
     max_us: float
     mean_us: float
     split: int
     refused: int
+    rounds_p99_us: tuple[float, ...] = ()
 
 
 class Filled:
     """The pool with what nodes would report."""
 
-    def __init__(self, numbers: PlacementNumbers) -> None:
+    def __init__(self, numbers: PlacementNumbers, filled: float) -> None:
         self.numbers = numbers
         self.chance = Random(numbers.seed)
         self.pool = Pool(numbers.nodes)
         self.live: deque[tuple[GroupAsk, tuple[Placement, ...]]] = deque()
         self.groups = 0
-        each = numbers.sandboxes / numbers.nodes * SLACK
+        each = numbers.sandboxes / numbers.nodes / filled
         self.empty_bytes = each * (EXPECTED + OVERHEAD) + each / numbers.members * TEMPLATE
         self.used: dict[NodeId, float] = {}
         self.holds: dict[NodeId, dict[TemplateId, int]] = {}
@@ -104,10 +104,20 @@ class Filled:
             self.report(one.node_id)
 
 
-def measure() -> PlacementFigures:
+def measure_all() -> list[PlacementFigures]:
+    """Each pool by its best round."""
+    found = []
+    for filled in fixed().placement.filled:
+        rounds = [measure(filled) for _ in range(ROUNDS)]
+        best = min(rounds, key=lambda one: one.p99_us)
+        found.append(replace(best, rounds_p99_us=tuple(one.p99_us for one in rounds)))
+    return found
+
+
+def measure(share: float) -> PlacementFigures:
     """Fill, then place and time."""
     numbers = fixed().placement
-    filled = Filled(numbers)
+    filled = Filled(numbers, share)
     for _ in range(numbers.sandboxes // numbers.members):
         ask = filled.ask()
         placed = filled.pool.place(ask)
@@ -134,6 +144,6 @@ def measure() -> PlacementFigures:
         return taken[int(level * (len(taken) - 1))] / 1e3
 
     return PlacementFigures(
-        numbers.nodes, numbers.sandboxes, numbers.placements, at(0.5), at(0.99), at(1.0),
+        share, at(0.5), at(0.99), at(1.0),
         sum(taken) / len(taken) / 1e3, split, refused,
     )  # fmt: skip

@@ -19,9 +19,10 @@ PACKING: Final = 0.90
 """Of the capacity: the rest takes what reserves did not foresee."""
 
 
-RAMP_SHARE: Final = 0.05
-"""Of a node's memory may be meant for groups in their first turn, which are not measured yet. Groups
-that start together peak together, and the pooled reserve would take that for chance."""
+RAMP_SHARE: Final = 0.10
+"""Of a node's memory may be meant for groups in their first turn, which are not measured yet: as much as
+packing leaves free. Groups that start together peak together, and the pooled reserve would take that
+for chance."""
 
 
 class Resource(StrEnum):

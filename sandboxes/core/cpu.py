@@ -5,17 +5,17 @@ A core is given back at once, so nothing is reserved for one group's worst: all 
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 PRIOR_CORES: Final = 0.125
 """Eight coding sandboxes to a core, measured of recorded ones."""
 
-HALF_LIFE: Final = 400.0
-"""Samples of one rollout each; older ones count half and less."""
+HALF_LIFE_S: Final = 144_000.0
+"""Sandbox-seconds, some hundred rollouts: older ones count half and less."""
 
-PRIOR_ROLLOUTS: Final = 20
-"""The prior weighs as much as so many rollouts."""
+PRIOR_S: Final = 7_200.0
+"""The prior weighs as much as so many sandbox-seconds, some twenty rollouts."""
 
 Z_CPU: Final = 1.0
 """Deviations held free: beyond it tools take longer for a moment, and nothing is lost."""
@@ -25,14 +25,19 @@ Z_CPU: Final = 1.0
 class CpuModel:
     """Mean cores of one (tenant, template) over a sandbox's life, and the deviation of a moment."""
 
-    _weight: float = field(default=float(PRIOR_ROLLOUTS))
+    _weight: float = PRIOR_S
     _mean: float = PRIOR_CORES
     _square: float = 2 * PRIOR_CORES**2
 
-    def rollout_ended(self, mean_cores: float, mean_square: float) -> None:
-        """Means over the life of a sandbox, of its cores and of their square."""
-        self._weight = self._weight * 0.5 ** (1 / HALF_LIFE) + 1.0
-        share = 1.0 / self._weight
+    def rollout_ended(self, seconds: float, mean_cores: float, mean_square: float) -> None:
+        """A sandbox lived so long, with these means of its cores and of their square.
+
+        Lives weigh by their seconds: short ones use more of a core, and are alive less often.
+        """
+        if seconds <= 0.0:
+            return
+        self._weight = self._weight * 0.5 ** (seconds / HALF_LIFE_S) + seconds
+        share = seconds / self._weight
         self._mean += share * (mean_cores - self._mean)
         self._square += share * (mean_square - self._square)
 

@@ -32,6 +32,15 @@ class TemplateSpec:
     """Of one sandbox of this runtime."""
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """CPU of one sandbox over its life: seconds, and means of its cores and of their square."""
+
+    seconds: float
+    mean_cores: float
+    mean_square: float
+
+
 @dataclass(slots=True)
 class Known:
     """What ended sandboxes of one (tenant, template) have taught."""
@@ -115,13 +124,11 @@ class NodeLedger:
             del self._groups[group_id]
         return use
 
-    def taught(
-        self, spec: TemplateSpec, mean_cores: float, mean_square: float, is_last_of_group: bool
-    ) -> None:
+    def taught(self, spec: TemplateSpec, life: Life, is_last_of_group: bool) -> None:
         """A rollout ran to its end in its sandbox: what it used of CPU, and that it counts."""
         known = self.known(spec)
         known.growth.rollout_ended(is_last_of_group)
-        known.cpu.rollout_ended(mean_cores, mean_square)
+        known.cpu.rollout_ended(life.seconds, life.mean_cores, life.mean_square)
 
     def load(self) -> NodeLoad:
         """The node as admission sees it."""

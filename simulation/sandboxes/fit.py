@@ -5,6 +5,7 @@ must reproduce; no row of the traces.
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -27,8 +28,14 @@ SECOND_LEVELS: Final = (
     0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999,
 )  # fmt: skip
 
-HEAVY_PEAK: Final = 2.0
-"""Over the base: such lives have rare peaks of another kind and are fitted apart."""
+KIND_BOUNDS: Final = (2.0, 5.0)
+"""Peaks over the base at which lives become of another kind: higher peaks are shorter, and rarer."""
+
+BURST_PLACE: Final = 0.5
+"""Of lives that are not calm, places from here on are one burst in a row, not noise."""
+
+APART: Final = 10
+"""Changes between the two ends of a pair from which persistence is told: neighbours are mostly noise."""
 
 START_S: Final = 4
 """Seconds in which a sandbox boots: little memory yet, whatever comes later."""
@@ -43,13 +50,14 @@ UNRELATED_SHARE: Final = 0.02
 """Taken off correlations, so that rounding never makes them impossible together."""
 
 
-def fit(traces: Sequence[MemoryTrace]) -> dict[str, Any]:
+def fit(traces: Sequence[MemoryTrace], sample: int = SAMPLE) -> dict[str, Any]:
     """What `demand_from` reads, with the summary of what it was fitted to."""
     wholes = [_wholes(trace) for trace in traces]
-    kinds = {
-        name: [(t, w) for t, w in zip(traces, wholes, strict=True) if (w[2] >= HEAVY_PEAK) is heavy]
-        for name, heavy in (("calm", False), ("heavy", True))
-    }
+    bounds = (0.0, *KIND_BOUNDS, math.inf)
+    kinds = [
+        [(t, w) for t, w in zip(traces, wholes, strict=True) if low <= w[2] < high]
+        for low, high in pairwise(bounds)
+    ]
     ranks = [_scores([whole[i] for whole in wholes]) for i in range(4)]
     kept = 1 - UNRELATED_SHARE
     cores = [
@@ -58,8 +66,9 @@ def fit(traces: Sequence[MemoryTrace]) -> dict[str, Any]:
     runs = [(idle, float(n)) for trace in traces for idle, n in _runs(trace)]
     same = [a == b for trace in traces for a, b in pairwise(trace.rss_bytes)]
     fitted = {
-        **{name: _class(rows) for name, rows in kinds.items()},
-        "heavy_share": round(len(kinds["heavy"]) / len(traces), 4),
+        "kinds": [
+            {"share": round(len(rows) / len(traces), 4), **_class(rows)} for rows in kinds if rows
+        ],
         "correlation": [
             [1.0 if a is b else round(kept * correlation(a, b), 3) for b in ranks] for a in ranks
         ],
@@ -82,23 +91,24 @@ def fit(traces: Sequence[MemoryTrace]) -> dict[str, Any]:
         "summary": asdict(summarize(traces)),
     }
     for _ in range(SETTLINGS):
-        _settle(fitted)
+        _settle(fitted, sample)
     return fitted
 
 
-def _settle(fitted: dict[str, Any]) -> None:
+def _settle(fitted: dict[str, Any], sample: int) -> None:
     """Move what pooling lost towards the summary: the heavy lives' places, and the mean of cores.
 
     Higher peaks are shorter than their places, pooled over all heavy lives, say; and long lives use
     less of a core than short ones by more than their correlation says.
     """
     chance, source = Random(SEED), demand_from(fitted)
-    got, wanted = summarize(source.draw(chance) for _ in range(SAMPLE)), fitted["summary"]
-    for table, factor in (
-        (fitted["heavy"]["level"], wanted["rss_p99"] / got.rss_p99),
-        (fitted["calm"]["cores"], wanted["cores_mean"] / got.cores_mean),
-        (fitted["heavy"]["cores"], wanted["cores_mean"] / got.cores_mean),
-    ):
+    got, wanted = summarize(source.draw(chance) for _ in range(sample)), fitted["summary"]
+    _scale([kind["level"] for kind in fitted["kinds"][1:]], wanted["rss_p99"] / got.rss_p99)
+    _scale([kind["cores"] for kind in fitted["kinds"]], wanted["cores_mean"] / got.cores_mean)
+
+
+def _scale(tables: Sequence[dict[str, Any]], factor: float) -> None:
+    for table in tables:
         table["values"] = [float(f"{v * factor if v > 0 else v:.4g}") for v in table["values"]]
 
 
@@ -116,12 +126,16 @@ def _class(rows: Sequence[tuple[MemoryTrace, tuple[float, float, float, float]]]
         for trace, (_, base, peak, _) in rows
         for value in trace.rss_bytes[START_S:]
     ]
+    bursts = [place for place in places if place >= BURST_PLACE]
+    is_calm = rows[0][1][2] < KIND_BOUNDS[0]
+    level = places if is_calm else [place for place in places if place < BURST_PLACE]
     names = ("duration_s", "base_mb", "peak", "cores")
     tables = {
         name: _table([of(index)(whole) for _, whole in rows], WHOLE_LEVELS)
         for index, name in enumerate(names)
     }
-    return {**tables, "level": _table(places, SECOND_LEVELS)}
+    burst_s = 1 if is_calm else max(1, round(len(bursts) / len(rows)))
+    return {**tables, "level": _table(level, SECOND_LEVELS), "burst_s": burst_s}
 
 
 def _place(level: float, peak: float) -> float:
@@ -144,15 +158,16 @@ def _scores(values: Sequence[float]) -> list[float]:
 
 
 def _persistence(traces: Sequence[MemoryTrace]) -> float:
-    """Of ranks within each life, between neighbouring seconds that differ."""
+    """Of ranks within each life from one change to the next."""
     first, second = [], []
     for trace in traces:
         scores = _scores(trace.rss_bytes)
-        for (a, b), (x, y) in zip(pairwise(scores), pairwise(trace.rss_bytes), strict=True):
-            if x != y:
-                first.append(a)
-                second.append(b)
-    return correlation(first, second)
+        values = trace.rss_bytes
+        changed = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1])]
+        moved = [scores[i] for i in changed]
+        first += moved[:-APART]
+        second += moved[APART:]
+    return float(max(0.0, correlation(first, second)) ** (1 / APART))
 
 
 def _table(values: Sequence[float], levels: Sequence[float]) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
 """Synthetic lives of sandboxes that look like recorded ones: the demand where no trace files are.
 
-`fitted.json` holds what `fit.py` measured: quantile tables, no rows. A life belongs to the calm ones or
-to the heavy ones (peak at least twice the base) and draws length, base, peak and mean cores together.
+`fitted.json` holds what `fit.py` measured: quantile tables, no rows. A life is of a kind, by how far its
+peak is above its base, and draws length, base, peak and mean cores together.
 Its seconds are persistent normal scores, mapped to places between base and peak.
 """
 
@@ -30,15 +30,17 @@ class FittedClass:
     """Of `WHOLES`, in that order."""
     level: Curve
     """From a score to a place: 1 is the peak, 0 the base, below it a share of the base."""
+    burst_s: int
+    """Seconds at the peak, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedDemand:
     """A source of synthetic lives."""
 
-    calm: FittedClass
-    heavy: FittedClass
-    heavy_share: float
+    kinds: tuple[FittedClass, ...]
+    shares: tuple[float, ...]
+    """Of the kinds."""
     factor: list[list[float]]
     """Of the four wholes."""
     cores: Curve
@@ -54,7 +56,7 @@ class FittedDemand:
 
     def draw(self, chance: Random) -> MemoryTrace:
         """One synthetic life."""
-        kind = self.heavy if chance.random() < self.heavy_share else self.calm
+        kind = chance.choices(self.kinds, self.shares)[0]
         scores = correlated(self.factor, [chance.gauss(0, 1) for _ in WHOLES])
         seconds_, base_mb, peak, mean = (
             curve.at(score) for curve, score in zip(kind.wholes, scores, strict=True)
@@ -80,7 +82,8 @@ class FittedDemand:
                 score = self.persistence * score + noise * chance.gauss(0, 1)
             scores.append(score)
         places = [kind.level.at(one) for one in scores]
-        places[max(range(seconds), key=scores.__getitem__)] = 1.0
+        top = max(range(seconds), key=scores.__getitem__)
+        places[top : top + kind.burst_s] = [1.0] * min(kind.burst_s, seconds - top)
         levels = [1 + place * (peak - 1) if place > 0 else 1 + place for place in places]
         for second, share in enumerate(self.start[:seconds]):
             levels[second] = min(levels[second], share)
@@ -109,12 +112,11 @@ def demand_from(fitted: Mapping[str, Any]) -> FittedDemand:
 
     def kind(table: Mapping[str, Any]) -> FittedClass:
         first, second, third, fourth = (curve(table[name]) for name in WHOLES)
-        return FittedClass((first, second, third, fourth), curve(table["level"]))
+        return FittedClass((first, second, third, fourth), curve(table["level"]), table["burst_s"])
 
     return FittedDemand(
-        calm=kind(fitted["calm"]),
-        heavy=kind(fitted["heavy"]),
-        heavy_share=fitted["heavy_share"],
+        kinds=tuple(kind(table) for table in fitted["kinds"]),
+        shares=tuple(table["share"] for table in fitted["kinds"]),
         factor=lower_triangle(fitted["correlation"]),
         cores=curve(fitted["cores"]),
         generation_s=curve(fitted["generation_s"]),

@@ -16,7 +16,7 @@ from domain.sandbox import MemberKey, SandboxPurpose
 from sandboxes.core.admission import Refused, Rules
 from sandboxes.core.gate import STOP_PRESSURE
 from sandboxes.core.ladder import Action, Pressed, Resident, Rung, Tools, climb
-from sandboxes.core.ledger import NodeLedger, TemplateSpec
+from sandboxes.core.ledger import Life, NodeLedger, TemplateSpec
 from sandboxes.core.pages import NodePages, PageUse
 from simulation.sandboxes.demand import MemoryTrace
 
@@ -167,11 +167,12 @@ class SimulatedNode:
 
     def _end(self, one: _Live) -> None:
         cores = one.task.trace.cores
-        mean, square = sum(cores) / len(cores), sum(value * value for value in cores) / len(cores)
+        square = sum(value * value for value in cores) / len(cores)
+        life = Life(len(cores), sum(cores) / len(cores), square)
         for key in one.keys:
             self.ledger.turn_ended(one.group_id, key, one.peak_bytes)
             self.ledger.end(one.group_id, key)
-            self.ledger.taught(one.task.spec, mean, square, key == one.keys[-1])
+            self.ledger.taught(one.task.spec, life, key == one.keys[-1])
         self.tally.rollouts_ended += len(one.keys)
         if one.keys:
             self.tally.largest_served = max(

@@ -21,7 +21,7 @@ from sandboxes.core.admission import (
 )
 from sandboxes.core.cpu import GroupCpu
 from sandboxes.core.gate import PressureGate
-from sandboxes.core.ledger import NodeLedger
+from sandboxes.core.ledger import Life, NodeLedger
 from sandboxes.core.names import GIB, MIB
 from sandboxes.core.pages import NodePages, PageUse
 from sandboxes.core.reserve import GroupDemand, pooled_bytes
@@ -143,10 +143,10 @@ def test_settled_groups_above_and_below_their_mean_set_each_other_off() -> None:
 
 
 def test_a_node_fills_by_a_ramp_and_one_group_always_starts() -> None:
-    other = GroupDemand(1, 0.0, growth(30.0))
+    other = GroupDemand(1, 0.0, growth(80.0))
     starting = NodeLoad(1_000, 10.0, 0, (other,), (), PressureGate())
     refused = admit(starting, ask(members=1), RULES)
-    assert refused == Refused(Why.STARTING, Resource.STARTS, 80.0, 50.0)
+    assert refused == Refused(Why.STARTING, Resource.STARTS, 130.0, 100.0)
     turned = NodeLoad(1_000, 10.0, 0, (replace(other, turn=1),), (), PressureGate())
     assert isinstance(admit(turned, ask(members=8), RULES), Admitted)
 
@@ -172,7 +172,7 @@ def test_a_ledger_admits_by_use_and_learns_from_what_ended() -> None:
         assert ledger.faults() == []
         for one in keys:
             ledger.end(group, one)
-            ledger.taught(spec(), 0.1, 0.02, is_last_of_group=one == keys[-1])
+            ledger.taught(spec(), Life(60.0, 0.1, 0.02), is_last_of_group=one == keys[-1])
     later = ledger.answer(spec(), 8)
     assert isinstance(later, Admitted)
     assert later.bytes_left > first.bytes_left + GIB

@@ -88,8 +88,16 @@ def test_cpu_begins_at_eight_sandboxes_a_core() -> None:
     model = CpuModel()
     assert model.expected_cores == PRIOR_CORES
     for _ in range(400):
-        model.rollout_ended(0.5, 0.3)
+        model.rollout_ended(360.0, 0.5, 0.3)
     assert model.expected_cores == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_long_life_weighs_more_than_a_short_one() -> None:
+    short, long = CpuModel(), CpuModel()
+    short.rollout_ended(10.0, 1.0, 1.0)
+    long.rollout_ended(7_200.0, 1.0, 1.0)
+    assert short.expected_cores < 0.13
+    assert long.expected_cores == pytest.approx(0.57, abs=0.01)
 
 
 def test_cores_pool_between_groups_and_add_up_within_one() -> None:
