@@ -7,8 +7,9 @@ ends as soon as what it expects to free is what was asked for. So nobody is kill
 critical or not, could still be made smaller by a cheaper rung: being slow costs less than being lost.
 
 Balloon and page-out take sandboxes whose rollout is in generation: nobody runs in them. A page-out
-must pay: the pages are out for the gap that is left, and coming back costs its part of it. Evicting
-takes also those whose tool runs, last; it stalls them until they are restored elsewhere.
+must pay: the gap that is left is longer than all pages of the sandbox need to go out and come back,
+whatever part of them the swap still takes. Evicting takes also those whose tool runs, last; it stalls
+them until they are restored elsewhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -153,7 +154,7 @@ def _balloon(state: _Climb, one: Resident) -> None:
 
 def _page_out(state: _Climb, one: Resident, swap_bytes_s: float) -> None:
     freed = min(one.private_bytes, state.swap_free)
-    pays = one.is_in_generation and one.gap_left_s > return_s(freed, swap_bytes_s)
+    pays = one.is_in_generation and one.gap_left_s > return_s(one.private_bytes, swap_bytes_s)
     if pays and freed >= SMALLEST_BYTES:
         state.take(Rung.PAGE_OUT, one, freed)
         state.swap_free -= freed

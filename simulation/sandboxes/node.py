@@ -303,7 +303,7 @@ def too_early(node: Pressed, actions: Sequence[Action]) -> int:
 def _can_shrink(tools: Tools, one: Resident, private: int, swap: int, disk: int) -> bool:
     least = 1 << 20
     out = min(private, swap)
-    pays = one.gap_left_s > 2 * out / tools.swap_bytes_s
+    pays = one.gap_left_s > 2 * private / tools.swap_bytes_s
     pages = tools.can_page_out and one.is_in_generation and out >= least and pays
     size = private + one.overhead_bytes
     return pages or (tools.can_evict and size >= least and private <= disk)

@@ -117,7 +117,7 @@ class Replay:
             if self.tools.can_balloon and one.is_in_generation:
                 found.append((Rung.BALLOON, min(self.free[who], private)))
             out = min(private, self.swap)
-            pays = one.gap_left_s > return_s(out, self.tools.swap_bytes_s)
+            pays = one.gap_left_s > return_s(private, self.tools.swap_bytes_s)
             if self.tools.can_page_out and one.is_in_generation and pays:
                 found.append((Rung.PAGE_OUT, out))
             if self.tools.can_evict and private <= self.disk:

@@ -44,6 +44,11 @@ def test_a_gap_shorter_than_the_way_back_is_not_paged_out() -> None:
     assert climbed(10, resident(1, gap_left_s=0.22)) == [(Rung.PAGE_OUT, 1, 200)]
 
 
+def test_a_swap_that_is_almost_full_makes_no_gap_long_enough() -> None:
+    narrow = Tools(swap_free_bytes=9 * MIB)
+    assert climbed(10, resident(1, gap_left_s=0.01), tools=narrow) == [(Rung.KILL, 1, 205)]
+
+
 def test_a_sandbox_whose_tool_runs_is_neither_ballooned_nor_paged_out() -> None:
     running = resident(1, is_in_generation=False, free_bytes=100 * MIB)
     assert climbed(10, running) == [(Rung.EVICT, 1, 205)]

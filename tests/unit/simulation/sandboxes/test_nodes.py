@@ -28,7 +28,9 @@ class Steady:
 
 
 def setting(**changes: object) -> NodeSetting:
-    made = NodeSetting(20_000 * MB, 100.0, Rules(is_cpu_admitted=False, ramp_share=0.5), 4, 5, Tools())
+    made = NodeSetting(
+        20_000 * MB, 100.0, Rules(is_cpu_admitted=False, ramp_share=0.5), 4, 5, Tools()
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
