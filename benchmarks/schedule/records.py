@@ -18,6 +18,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CODE: Final = ("simulation", "kv", "scheduler/core", "domain")
 """What decides a run; a change in any file of them makes older records void."""
 
+APART: Final = "simulation/sandboxes/"
+"""No scheduling run goes through it."""
+
 DIGITS: Final = 6
 """Significant digits of a figure in a record; seeds differ in the second."""
 
@@ -103,8 +106,9 @@ def code_digest() -> str:
     digest = hashlib.sha256()
     for folder in CODE:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".json"):
-                digest.update(path.relative_to(ROOT).as_posix().encode())
+            name = path.relative_to(ROOT).as_posix()
+            if path.suffix in (".py", ".json") and not name.startswith(APART):
+                digest.update(name.encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -1,0 +1,1 @@
+"""Tests: the pure core of the sandbox pool."""
