@@ -64,11 +64,9 @@ def _whole(runs: Sequence[Run]) -> Check:
 def _same_work(runs: Sequence[Run]) -> Check:
     """Strategies that drop a group do its task again, as another rollout of the same task."""
     what = "trained the same rollouts as the others of their seed (those that dropped none)"
-    kept = [run for run in runs if not run.dropped_groups]
-    compared = [run for run in kept if run.cell != CROWD.name]
+    kept = [run for run in runs if run.cell != CROWD.name and not run.dropped_groups]
     works = {
-        seed: {run.work for run in compared if run.seed == seed}
-        for seed in {run.seed for run in compared}
+        seed: {run.work for run in kept if run.seed == seed} for seed in {r.seed for r in kept}
     }
     if not works:
         return Check(what, "all", "-", None)

@@ -6,7 +6,6 @@ and number of steps are reported, those of the last record; others are left out 
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from benchmarks.e2e.checks import all_checks
 from benchmarks.e2e.records import DEFAULT_FILE, Kept, Run, read_kept, read_lines
 from benchmarks.e2e.simulated import Physics, measured, simulated_step_s
 from benchmarks.e2e.tables import Row, Simulated, Table, table_of
+from benchmarks.markdown import checks_section, grid
 from benchmarks.schedule.cases import VENUS
-from benchmarks.schedule.checks import Check
 from benchmarks.schedule.records import ROOT, rounded
 
 FOLDER: Final = ROOT / "docs" / "benchmarks"
@@ -85,7 +84,7 @@ def markdown(report: Report) -> str:
     table = report.table
     parts = [
         _head(report),
-        "## What it must show\n\n" + _checks(all_checks(report.runs, table)),
+        "## What it must show\n\n" + checks_section(all_checks(report.runs, table)),
         "## Strategies\n\n" + _legend(),
         *(_cell(name, table[name]) for name in _cells(table)),
         "## One mechanism off at a time\n\n" + _ablation(table),
@@ -123,13 +122,6 @@ def _head(report: Report) -> str:
             f"- records of other code or sizes in the file, left out: {report.left_out}",
         ]
     )
-
-
-def _checks(checks: Sequence[Check]) -> str:
-    counts = Counter(check.verdict for check in checks)
-    said = f"{counts['pass']} pass, {counts['FAIL']} fail, {counts['missing']} not run.\n\n"
-    rows = [(one.what, one.wanted, one.reached, one.verdict) for one in checks]
-    return said + grid(("check", "wanted", "reached", ""), rows)
 
 
 def _legend() -> str:
@@ -258,13 +250,6 @@ def _physics(report: Report) -> str:
         for seed, one in report.physics.items()
     ]
     return text + grid(head, lines)
-
-
-def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def write(report: Report, folder: Path) -> None:

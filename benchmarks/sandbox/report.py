@@ -1,10 +1,9 @@
 """The readable report of the sandbox benchmark, and the same for machines."""
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from benchmarks.markdown import checks_section, grid
 from benchmarks.sandbox.cells import CellRecord
 from benchmarks.sandbox.checks import all_checks
 from benchmarks.sandbox.fixed import fixed
@@ -39,26 +38,13 @@ def markdown(results: Results) -> str:
     )
     parts = [
         head,
-        "## What it must show\n\n" + _checks(results),
+        "## What it must show\n\n" + checks_section(all_checks(results)),
         "## The node\n\n" + _cells(results),
         "## Baselines on the same node\n\n" + _baselines(results),
         "## Dollars for a sandbox-hour\n\n" + _bills(results),
         "## One placement\n\n" + _placement(results),
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-def _grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
-
-
-def _checks(results: Results) -> str:
-    checks = all_checks(results)
-    counts = Counter(check.verdict for check in checks)
-    said = f"{counts['pass']} pass, {counts['FAIL']} fail, {counts['missing']} not run.\n\n"
-    rows = [(one.what, one.wanted, one.reached, one.verdict) for one in checks]
-    return said + _grid(("check", "wanted", "reached", ""), rows)
 
 
 def _cells(results: Results) -> str:
@@ -72,7 +58,7 @@ def _cells(results: Results) -> str:
         "cell", "MB a guest", "sandboxes", "MB used", "node filled", "fullest", "saving 2 GiB", "ceiling",
         "saving 1 GiB", "ceiling", "over `e2b-oss`", "binds", "cores busy", "slowed", "overflow, strict",
     )  # fmt: skip
-    return said + _grid(head, (_row(results, one) for one in results.cells.values()))
+    return said + grid(head, (_row(results, one) for one in results.cells.values()))
 
 
 def _row(results: Results, record: CellRecord) -> tuple[str, ...]:
@@ -119,7 +105,7 @@ def _baselines(results: Results) -> str:
         "killed by the ceiling",
         "seconds above RAM",
     )
-    return _grid(head, rows)
+    return grid(head, rows)
 
 
 def _bills(results: Results) -> str:
@@ -138,7 +124,7 @@ def _bills(results: Results) -> str:
         rows.append(
             (record.cell.name, *(f"{value:.5f}" for value in row), f"{1 - row[2] / row[0]:.3f}")
         )
-    return said + _grid(("cell", "declared", "used", "used and shared", "saving"), rows)
+    return said + grid(("cell", "declared", "used", "used and shared", "saving"), rows)
 
 
 def _placement(results: Results) -> str:
@@ -155,7 +141,7 @@ def _placement(results: Results) -> str:
         "last column. What is left of a fuller pool is in pieces, so that groups split.\n\n"
     )
     head = ("pool filled", "median", "mean", "p99", "slowest", "split", "refused", "p99 by round")
-    return said + _grid(head, rows)
+    return said + grid(head, rows)
 
 
 def as_json(results: Results) -> str:

@@ -21,8 +21,8 @@ class Results:
 
     def baseline(self, name: str, ceiling_bytes: int) -> Baseline | None:
         """One of them."""
-        chosen = (one.name == name and one.ceiling_bytes == ceiling_bytes for one in self.baselines)
-        return next((one for one, is_it in zip(self.baselines, chosen, strict=True) if is_it), None)
+        wanted = (name, ceiling_bytes)
+        return next((o for o in self.baselines if (o.name, o.ceiling_bytes) == wanted), None)
 
 
 def saving_over(record: CellRecord, other: Baseline) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from benchmarks.markdown import checks_section, grid
 from benchmarks.schedule.cases import (
     ABLATED,
     QUALITIES,
@@ -23,7 +24,7 @@ from benchmarks.schedule.cases import (
     quality_entries,
 )
 from benchmarks.schedule.cells import DEFAULT_FILE
-from benchmarks.schedule.checks import Check, all_checks
+from benchmarks.schedule.checks import all_checks
 from benchmarks.schedule.plots import Bars, bars, lines
 from benchmarks.schedule.records import ROOT, Record, read_lines, rounded
 from benchmarks.schedule.tables import Row, Table, speedup, table_of
@@ -63,7 +64,7 @@ def markdown(report: Report) -> str:
     """The whole page."""
     parts = [
         _head(report),
-        "## What it must show\n\n" + _checks(all_checks(report.table)),
+        "## What it must show\n\n" + checks_section(all_checks(report.table), "reached, simulated"),
         "## What the order is worth\n\n" + _order(report.table),
         "## Cells\n\n" + _legend(),
         *(_cell(cell, rows) for cell, rows in report.table.items()),
@@ -98,19 +99,6 @@ def _head(report: Report) -> str:
             f"- records of other code or numbers in the file, left out: {report.left_out}",
         ]
     )
-
-
-def _grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines_ = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines_ += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines_) + "\n"
-
-
-def _checks(checks: Sequence[Check]) -> str:
-    counts = Counter(check.verdict for check in checks)
-    said = f"{counts['pass']} pass, {counts['FAIL']} fail, {counts['missing']} not run.\n\n"
-    rows = [(one.what, one.wanted, one.reached, one.verdict) for one in checks]
-    return said + _grid(("check", "wanted", "reached, simulated", ""), rows)
 
 
 def _order(table: Table) -> str:
@@ -160,7 +148,7 @@ def _cell(cell: Cell, rows: Mapping[str, Row]) -> str:
     seeds = max(len(row.records) for row in shown)
     bounds = _bounds(rows.get(VENUS.name) or shown[0])
     text = f"### {cell.title}\n\n{bounds}Up to {seeds} seeds, simulated.\n\n"
-    return text + _grid(_HEAD, (_row(row, rows.get(VENUS.name)) for row in shown))
+    return text + grid(_HEAD, (_row(row, rows.get(VENUS.name)) for row in shown))
 
 
 def _bounds(row: Row) -> str:
@@ -229,7 +217,7 @@ def _ablation(table: Table) -> str:
         for entry in ablation_entries()
     ]
     said = "Seconds a step beside those of `venus` with everything on; above 1 the mechanism helps.\n\n"
-    return said + _grid(("without", *(cell.title for cell in cells)), rows)
+    return said + grid(("without", *(cell.title for cell in cells)), rows)
 
 
 def _quality(table: Table) -> str:
@@ -242,7 +230,7 @@ def _quality(table: Table) -> str:
         "`venus` told the remaining work of each rollout by a predictor of this rank correlation "
         "(Spearman): seconds a step beside those of `venus` with its own history.\n\n"
     )
-    return said + _grid(("Spearman", *(cell.title for cell in cells)), rows)
+    return said + grid(("Spearman", *(cell.title for cell in cells)), rows)
 
 
 def plots(report: Report) -> dict[str, str]:

@@ -16,7 +16,7 @@ from statistics import NormalDist, correlation, fmean, median
 from typing import Any, Final
 
 from simulation.sandboxes.demand import MB, MemoryTrace, summarize
-from simulation.sandboxes.generator import FITTED_FILE, demand_from
+from simulation.sandboxes.generator import FITTED_FILE, WHOLES, demand_from
 from simulation.sandboxes.traces import read_memory
 from simulation.summary import quantile
 
@@ -129,10 +129,9 @@ def _class(rows: Sequence[tuple[MemoryTrace, tuple[float, float, float, float]]]
     bursts = [place for place in places if place >= BURST_PLACE]
     is_calm = rows[0][1][2] < KIND_BOUNDS[0]
     level = places if is_calm else [place for place in places if place < BURST_PLACE]
-    names = ("duration_s", "base_mb", "peak", "cores")
     tables = {
         name: _table([of(index)(whole) for _, whole in rows], WHOLE_LEVELS)
-        for index, name in enumerate(names)
+        for index, name in enumerate(WHOLES)
     }
     burst_s = 1 if is_calm else max(1, round(len(bursts) / len(rows)))
     return {**tables, "level": _table(level, SECOND_LEVELS), "burst_s": burst_s}

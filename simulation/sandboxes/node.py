@@ -15,7 +15,7 @@ from domain.ids import AttemptId, GroupId
 from domain.sandbox import MemberKey, SandboxPurpose
 from sandboxes.core.admission import Refused, Rules
 from sandboxes.core.gate import STOP_PRESSURE
-from sandboxes.core.ladder import Action, Pressed, Resident, Rung, Tools, climb
+from sandboxes.core.ladder import SMALLEST_BYTES, Action, Pressed, Resident, Rung, Tools, climb
 from sandboxes.core.ledger import Life, NodeLedger, TemplateSpec
 from sandboxes.core.pages import NodePages, PageUse
 from simulation.sandboxes.demand import MemoryTrace
@@ -301,9 +301,8 @@ def too_early(node: Pressed, actions: Sequence[Action]) -> int:
 
 
 def _can_shrink(tools: Tools, one: Resident, private: int, swap: int, disk: int) -> bool:
-    least = 1 << 20
     out = min(private, swap)
     pays = one.gap_left_s > 2 * private / tools.swap_bytes_s
-    pages = tools.can_page_out and one.is_in_generation and out >= least and pays
+    pages = tools.can_page_out and one.is_in_generation and out >= SMALLEST_BYTES and pays
     size = private + one.overhead_bytes
-    return pages or (tools.can_evict and size >= least and private <= disk)
+    return pages or (tools.can_evict and size >= SMALLEST_BYTES and private <= disk)
