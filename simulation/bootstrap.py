@@ -13,15 +13,12 @@ from simulation.recorded import (
     RecordedGroup,
     RecordedJob,
     RecordedRollout,
-    crowds_of,
-    engine_rows,
-    fit_engine,
-    fit_trainer,
-    grade_crowds_of,
     is_flat,
     sync_s_of,
-    waits_of,
 )
+from simulation.recorded_engine import engine_rows, fit_engine
+from simulation.recorded_trainer import fit_trainer
+from simulation.recorded_waits import crowds_of, grade_crowds_of, waits_of
 from simulation.usage import length, peak, union
 from simulation.workload.trajectory import Trajectory
 from simulation.workload.workload import chance_of

@@ -15,15 +15,10 @@ from domain.engine import PAGE_TOKENS
 from domain.ids import task_ordinal
 from simulation.plan import CannotModel, Course, Draw, PlannedGroup, PlanPool, PlanTooLarge
 from simulation.rates import EngineRates, Rates
-from simulation.recorded import (
-    RecordedJob,
-    crowds_of,
-    engine_rows,
-    fit_trainer,
-    grade_crowds_of,
-    sync_s_of,
-    waits_of,
-)
+from simulation.recorded import RecordedJob, sync_s_of
+from simulation.recorded_engine import engine_rows
+from simulation.recorded_trainer import fit_trainer
+from simulation.recorded_waits import crowds_of, grade_crowds_of, waits_of
 from simulation.rehearsal import rehearse
 from workers.chores.plan_spec import job_plan, read_planned
 

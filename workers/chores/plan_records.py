@@ -49,6 +49,8 @@ async def read_recorded(
         await _group(tools, list(members)) for _, members in groupby(kept, lambda one: one.ordinal)
     ]
     first_s = min((group.opened_s for group in groups), default=0.0)
+    steps = [step for step in steps if step.committed_s > first_s]
+    begins_s = [first_s, *(step.committed_s for step in steps)]
     slots, kv_tokens = sizes_of(tools.settings, sizes)
     job = RecordedJob(
         groups=tuple(group for group in groups if group.rollouts),
@@ -61,9 +63,9 @@ async def read_recorded(
                 trained_tokens=one.trained_tokens,
                 staleness=one.staleness,
                 assigned_s=one.assigned_s,
+                began_s=began_s,
             )
-            for one in steps
-            if one.committed_s > first_s
+            for one, began_s in zip(steps, begins_s, strict=False)
         ),
         syncs_s=tuple(syncs),
         groups_per_batch=int(found.spec["rollout"]["groups_per_batch"]),

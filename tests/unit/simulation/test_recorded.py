@@ -11,15 +11,12 @@ from simulation.recorded import (
     RecordedRollout,
     RecordedStep,
     RecordedTurn,
-    crowds_of,
-    engine_rows,
-    fit_engine,
-    fit_trainer,
-    grade_crowds_of,
     sync_s_of,
     turns_of,
-    waits_of,
 )
+from simulation.recorded_engine import engine_rows, fit_engine
+from simulation.recorded_trainer import fit_trainer
+from simulation.recorded_waits import crowds_of, grade_crowds_of, waits_of
 from simulation.workload.trajectory import Tool
 from tests.unit.simulation.recorded_jobs import KV_TOKEN_S, PREFILL_TOKEN_S, STEP_S, job
 
@@ -58,7 +55,20 @@ def test_what_generates_beside_a_turn_counts_for_the_time_that_it_does() -> None
 
 def test_a_group_s_first_prompt_is_computed_once() -> None:
     (rows,) = engine_rows([together((0.0, 1.0), (0.0, 1.0))]).values()
-    assert [row.columns[2] for row in rows] == [50.0, 50.0]
+    assert [row.columns[2] for row in rows] == [100.0, 100.0]
+
+
+def test_a_prompt_that_begins_beside_a_turn_is_computed_in_its_steps() -> None:
+    rows = engine_rows([together((0.0, 2.0)), together((1.0, 2.0), group=1, prompt=300)])
+    assert rows[0][0].columns[2] == 400.0
+    # The other one's had begun before this turn.
+    assert rows[1][0].columns[2] == 300.0
+
+
+def test_a_prompt_on_another_host_is_not() -> None:
+    other = together((1.0, 2.0), group=1, prompt=300)
+    elsewhere = replace(other, rollouts=(replace(other.rollouts[0], host="f"),))
+    assert engine_rows([together((0.0, 2.0)), elsewhere])[0][0].columns[2] == 100.0
 
 
 def test_turns_count_what_is_new_and_a_new_segment_is_all_new() -> None:
@@ -95,6 +105,18 @@ def test_what_passed_between_the_last_assignment_and_the_commit_is_part_of_the_u
         for one in job().steps
     ]
     assert fit_trainer(late, groups_per_batch=2).update_s == pytest.approx(2.7)
+
+
+def test_a_trainer_that_works_off_what_it_had_does_not_wait() -> None:
+    # All was assigned 15 s before the commit, but the trainer was idle for half a second only.
+    steps = job().steps
+    backlogged = [
+        replace(one, assigned_s=one.committed_s - 15.0, began_s=one.committed_s - one.busy_s - 0.5)
+        for one in steps
+    ]
+    assert fit_trainer(backlogged, groups_per_batch=2).update_s == pytest.approx(2.5)
+    never = [replace(one, began_s=one.committed_s - one.busy_s) for one in backlogged]
+    assert fit_trainer(never, groups_per_batch=2).update_s == pytest.approx(2.0)
 
 
 def test_waits_are_those_of_each_rollout() -> None:
