@@ -38,8 +38,12 @@ class ArenaShape:
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
-        width = 2 * self.kv_heads * PAGE_TOKENS * self.head_dim
-        return self.layers * width * self.dtype.itemsize
+        return self.layers * PAGE_TOKENS * self.token_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token in one layer."""
+        return 2 * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
 class KvArena:
@@ -115,6 +119,10 @@ class PagedBatch:
     """[B, S]: page that each token's key and value are written to."""
     offsets: Tensor
     """[B, S]: place in that page, 0..15."""
+    counts: tuple[int, ...]
+    """[B]: how many of a row's places, from the first on, hold tokens; the rest is padding."""
+    lengths: tuple[int, ...]
+    """[B]: keys that the last token of a row sees, itself included; 1 where all is padding."""
 
 
 def paged_batch(
@@ -125,7 +133,7 @@ def paged_batch(
 ) -> PagedBatch:
     """The batch of tokens at `positions` [B, S] of rows with these block tables [B, P].
 
-    Where `is_real` [B, S] is false there is padding.
+    Where `is_real` [B, S] is false there is padding, at the end of rows only.
     """
     seen = np.where(is_real, positions, 0)
     row_pages = np.take_along_axis(tables, seen // PAGE_TOKENS, axis=1)
@@ -134,4 +142,11 @@ def paged_batch(
     def tensor(array: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(arena.device)
 
-    return PagedBatch(tensor(tables), tensor(seen), tensor(pages), tensor(seen % PAGE_TOKENS))
+    return PagedBatch(
+        tensor(tables),
+        tensor(seen),
+        tensor(pages),
+        tensor(seen % PAGE_TOKENS),
+        tuple(is_real.sum(axis=1).tolist()),
+        tuple((seen.max(axis=1) + 1).tolist()),
+    )

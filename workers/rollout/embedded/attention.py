@@ -1,6 +1,8 @@
 """Attention of new tokens over the pages of their rows; the call is replaceable.
 
 What depends on the batch alone is worked out once a forward pass, in a plan that all layers share.
+Contexts of very different lengths run together, so on a CPU a batch is attended to in parts, each as
+long as its longest row (`parts.py`).
 Two adapters: `GatherAttention` copies the pages in use side by side and calls torch's scaled
 dot-product attention on the copy; `KeptAttention` keeps that copy from one decode step to the next
 and copies only pages that changed.
@@ -8,6 +10,7 @@ and copies only pages that changed.
 Query heads may share key heads; keys are never repeated for it.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from workers.rollout.embedded.arena import PAGE_TOKENS, KvArena, PagedBatch
+from workers.rollout.embedded.parts import Part, parts_of
 
 KEPT_BYTES_MAX: Final = 1 << 30
 """Memory that a kept copy may take beside the arena; above it pages are gathered every step."""
@@ -26,16 +30,24 @@ KEPT_GROWTH: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """A part with what its calls need."""
+
+    part: Part
+    mask: Tensor | None
+    """0 where a query sees a key, minus infinity elsewhere: [rows, 1, count, length]; None: all do."""
+    gather: Tensor | None
+    """Flat places of all blocks of its rows: [2 * rows * kv_heads * P]; None: the copy is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What every layer of one forward pass does with its pages."""
 
     batch: PagedBatch
     write: Tensor
     """Flat places of the new tokens in a layer: [B * S * 2 * kv_heads]."""
-    mask: Tensor
-    """0 where a query sees a key, minus infinity elsewhere: [B, 1, S, P * 16]."""
-    gather: Tensor | None
-    """Flat places of all blocks of the batch: [2 * B * kv_heads * P]; None: the copy is kept."""
+    parts: tuple[PlannedPart, ...]
     kept: Tensor | None = None
     """Flat places of the new tokens in the kept copy of a layer: [B * 2 * kv_heads]."""
 
@@ -67,19 +79,31 @@ class GatherAttention:
     def plan(self, batch: PagedBatch) -> Plan:
         """Work out a batch."""
         self.arena.touch(batch.pages)
-        gather = _blocks(batch.tables, self.arena.shape.kv_heads).view(-1)
-        return Plan(batch, self._written(batch), self._mask(batch), gather)
+        parts = parts_of(batch, self.arena.shape)
+        return Plan(
+            batch,
+            self._written(batch),
+            tuple(
+                PlannedPart(part, self._mask(batch, part), self._gathered(batch, part))
+                for part in parts
+            ),
+        )
 
     def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
-        """Write, gather, attend."""
+        """Write, then gather and attend, part by part."""
         layer, width = self.arena.layers[at], self.arena.shape.head_dim
         layer.view(-1, width).index_copy_(0, plan.write, fresh.reshape(-1, width))
-        assert plan.gather is not None
         blocks = layer.view(-1, PAGE_TOKENS * width)
-        copy = self._room(plan.gather.numel() * blocks.shape[1]).view(-1, blocks.shape[1])
-        torch.index_select(blocks, 0, plan.gather, out=copy)
-        keys, values = copy.view(2, query.shape[0], layer.shape[2], -1, width)
-        return _mix(query, keys, values, plan.mask)
+
+        def read(one: PlannedPart) -> tuple[Tensor, Tensor]:
+            assert one.gather is not None
+            copy = self._room(one.gather.numel() * blocks.shape[1]).view(-1, blocks.shape[1])
+            torch.index_select(blocks, 0, one.gather, out=copy)
+            rows, length = one.part.stop - one.part.start, one.part.length
+            keys, values = copy.view(2, rows, layer.shape[2], -1, width)[..., :length, :]
+            return keys, values
+
+        return _joined(query, plan.parts, read)
 
     def _room(self, count: int) -> Tensor:
         """A buffer of `count` numbers. It only grows: a fresh one each time costs page faults."""
@@ -91,11 +115,18 @@ class GatherAttention:
         blocks = batch.pages[..., None] * len(self._head) + self._head
         return (blocks * PAGE_TOKENS + batch.offsets[..., None]).view(-1)
 
-    def _mask(self, batch: PagedBatch) -> Tensor:
-        length, device = batch.tables.shape[1] * PAGE_TOKENS, batch.tables.device
-        if len(self._columns) < length:
-            self._columns = torch.arange(length, device=device)
-        hidden = self._columns[:length] > batch.positions[..., None]
+    def _gathered(self, batch: PagedBatch, part: Part) -> Tensor:
+        tables = batch.tables[part.start : part.stop, : -(-part.length // PAGE_TOKENS)]
+        return _blocks(tables, self.arena.shape.kv_heads).reshape(-1)
+
+    def _mask(self, batch: PagedBatch, part: Part) -> Tensor | None:
+        if part.sees_all:
+            return None
+        device = batch.tables.device
+        if len(self._columns) < part.length:
+            self._columns = torch.arange(2 * part.length, device=device)
+        positions = batch.positions[part.start : part.stop, : part.count]
+        hidden = self._columns[: part.length] > positions[..., None]
         mask = torch.zeros(hidden.shape, dtype=self.arena.shape.dtype, device=device)
         return mask.masked_fill_(hidden, float("-inf"))[:, None]
 
@@ -125,8 +156,9 @@ class KeptAttention(GatherAttention):
         if rows > self._page.shape[0] or count >= self._page.shape[1]:
             self._grow(rows, count)
         self._refresh(batch)
-        mask = self._mask(batch)
-        return Plan(batch, self._written(batch), mask, None, self._note(batch))
+        parts = parts_of(batch, self.arena.shape)
+        planned = tuple(PlannedPart(part, self._mask(batch, part), None) for part in parts)
+        return Plan(batch, self._written(batch), planned, self._note(batch))
 
     def attend(self, at: int, query: Tensor, fresh: Tensor, plan: Plan) -> Tensor:
         """Write to the arena and to the copy, attend to the copy."""
@@ -136,9 +168,12 @@ class KeptAttention(GatherAttention):
         kept, flat = self._layers[at], fresh.reshape(-1, width)
         layer.view(-1, width).index_copy_(0, plan.write, flat)
         kept.view(-1, width).index_copy_(0, plan.kept, flat)
-        rows, length = query.shape[0], plan.mask.shape[-1]
-        keys, values = kept[0, :rows, :, :length], kept[1, :rows, :, :length]
-        return _mix(query, keys, values, plan.mask)
+
+        def read(one: PlannedPart) -> tuple[Tensor, Tensor]:
+            part = kept[:, one.part.start : one.part.stop, :, : one.part.length]
+            return part[0], part[1]
+
+        return _joined(query, plan.parts, read)
 
     def _grow(self, rows: int, count: int) -> None:
         """An empty copy with room for so many rows and pages, and a last page for padding."""
@@ -196,7 +231,22 @@ def _blocks(tables: Tensor, heads: int) -> Tensor:
     return (tables * (2 * heads))[None, :, None, :] + head
 
 
-def _mix(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _joined(
+    query: Tensor,
+    parts: Sequence[PlannedPart],
+    read: Callable[[PlannedPart], tuple[Tensor, Tensor]],
+) -> Tensor:
+    """Each part's queries mixed; what padding gets is zero where it is in no part."""
+    if len(parts) == 1 and parts[0].part.holds(query.shape[0], query.shape[2]):
+        return _mix(query, *read(parts[0]), parts[0].mask)
+    mixed = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    for one in parts:
+        rows, count = slice(one.part.start, one.part.stop), one.part.count
+        mixed[rows, :, :count] = _mix(query[rows, :, :count], *read(one), one.mask)
+    return mixed
+
+
+def _mix(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """Scaled dot-product attention of queries [B, heads, S, D] to keys [B, kv_heads, length, D].
 
     In a decode step the queries of one key head are seen as positions of one head. On a CPU two
@@ -210,7 +260,9 @@ def _mix(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         )
     grouped = query.reshape(query.shape[0], shared, -1, query.shape[3])
     if keys.device.type == "cpu" and keys.dtype == torch.float32:
-        scores = torch.matmul(grouped, keys.transpose(-1, -2)).add_(mask)
+        scores = torch.matmul(grouped, keys.transpose(-1, -2))
+        if mask is not None:
+            scores.add_(mask)
         mixed = torch.matmul(torch.softmax(scores, dim=-1), values)
     else:
         mixed = functional.scaled_dot_product_attention(
