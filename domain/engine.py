@@ -57,9 +57,9 @@ class PauseMode(StrEnum):
 class KvMode(StrEnum):
     """What a weight update does with cached keys and values.
 
-    `keep` (the default): a running turn goes on over the keys that the old weights made, the next
-    turn of the rollout is prefilled anew. `drop`: running turns are prefilled anew as well, before
-    their next token.
+    `keep` (the default): a rollout goes on over the keys that the old weights made, in its running turn
+    and in the next ones; nobody else ever finds them. `drop`: everything is prefilled anew, for running
+    turns before their next token.
     """
 
     KEEP = "keep"

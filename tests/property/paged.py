@@ -139,10 +139,13 @@ class World:
 
     def _start(self, one: Engine, tenant: str, name: str, tokens: list[int]) -> None:
         namespace = self._namespace(tenant)
-        lease = one.table.open(RolloutId(name), namespace, tokens, self.now)
+        lease = one.table.open(RolloutId(name), namespace, tokens, self.now, tenant)
         lease.trajectory.rank = self.rng.randrange(5)
         assert lease.length < len(tokens)
-        turn = Turn(lease, tokens, self._computed(lease, tokens, lease.length))
+        if lease.is_private:
+            turn = Turn(lease, tokens, self._kept(one, lease, tokens, tenant))
+        else:
+            turn = Turn(lease, tokens, self._computed(lease, tokens, lease.length))
         one.turns.append(turn)
         self._check_content(one, turn)
         self.counts["found"] += bool(lease.length)
@@ -167,7 +170,7 @@ class World:
             return False
         fresh = turn.tokens[lease.length : end]
         start = lease.length
-        sha = f"mixed {lease.key}" if lease.is_private else lease.namespace.weights_sha
+        sha = f"mixed of {lease.lineage}" if lease.is_private else lease.namespace.weights_sha
         for at in range(start, end):
             made = (sha, tuple(turn.tokens[: at + 1]))
             turn.made.append(made)
@@ -334,8 +337,9 @@ class World:
 
     def _retire(self, is_stale: object) -> None:
         assert callable(is_stale)
+        keeps_paths = self.rng.random() < 0.8
         for one in self.engines:
-            one.table.retire(is_stale, self.now)
+            one.table.retire(is_stale, self.now, keeps_paths=keeps_paths)
             for turn in one.turns:
                 del turn.made[turn.lease.length :]
 
@@ -345,6 +349,19 @@ class World:
     def _computed(self, lease: Lease, tokens: list[int], length: int) -> list[Made]:
         sha = lease.namespace.weights_sha
         return [(sha, tuple(tokens[: at + 1])) for at in range(length)]
+
+    def _kept(self, one: Engine, lease: Lease, tokens: list[int], tenant: str) -> list[Made]:
+        """A rollout that is older than the weights goes on over its own keys, of whichever weights."""
+        self.counts["kept"] += 1
+        made = [
+            one.pages[lease.pages[at // PAGE_TOKENS]][at % PAGE_TOKENS]
+            for at in range(lease.length)
+        ]
+        assert [context for _, context in made] == [
+            tuple(tokens[: at + 1]) for at in range(lease.length)
+        ]
+        assert all(sha.endswith(f" of {tenant}") for sha, _ in made)
+        return made
 
     def _pick(
         self, one: Engine, *, parked: bool | None = None, coming: bool | None = None

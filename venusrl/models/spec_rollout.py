@@ -175,6 +175,9 @@ class RolloutUse(SpecPart):
     """How tokens are sampled."""
     max_tokens: PositiveInt | None = None
     """Sampled tokens of a whole rollout; null: only the context bounds them."""
+    kv_on_update: Literal["keep", "drop"] = "keep"
+    """What a rollout's cached keys become when weights are updated under it: it goes on over them, or
+    `drop`: its context is computed anew by the new weights, at the cost of a prefill for each update."""
     on_truncated: Literal["score", "mask", "zero"] = "score"
     """What a rollout is worth that a limit ended: its reward, nothing trained, or zero."""
     on_failure: OnFailure = OnFailure()

@@ -140,6 +140,7 @@ class RolloutHost:
             emit=ports.emit,
             has_other_pins=self._has_other_pins,
             set_mode=ports.set_mode,
+            kv=spec.rollout.kv_on_update,
             synced=lambda version, seconds: ports.measured(
                 Synced(identity.attempt_id, version, seconds)
             ),

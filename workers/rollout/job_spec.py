@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from domain.engine import Sampling
+from domain.engine import KvMode, Sampling
 from domain.plan import Mechanism, Scheduling, StrategyName
 from infra.codec import convert
 from kv.rules import KvRules, rules_of
@@ -72,6 +72,7 @@ class RolloutSpec:
 
     sampling: SamplingSpec = field(default_factory=SamplingSpec)
     max_tokens: int | None = None
+    kv_on_update: KvMode = KvMode.KEEP
 
 
 @dataclass(frozen=True, slots=True)

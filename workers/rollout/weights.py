@@ -100,9 +100,11 @@ class WeightSync:
         emit: Callable[[object], None],
         has_other_pins: Callable[[int], bool],
         set_mode: Callable[[str], None],
+        kv: KvMode = KvMode.KEEP,
         synced: Callable[[int, float], None] = lambda version, seconds: None,
     ) -> None:
-        """`has_other_pins(version)`: evaluation rollouts are open that need another version.
+        """`has_other_pins(version)`: evaluation rollouts are open that need another version. `kv`: what
+        the rollouts' cached keys become.
 
         `synced(version, seconds)` hears of each sync that is done.
         """
@@ -117,6 +119,7 @@ class WeightSync:
         self._emit = emit
         self._has_other_pins = has_other_pins
         self._set_mode = set_mode
+        self._kv = kv
         self._synced = synced
         self._wanted: PolicyRef | None = None
         self._ordered = asyncio.Event()
@@ -212,7 +215,7 @@ class WeightSync:
 
     async def _swap(self, ref: WeightRef, probe: Probe) -> None:
         engine, cause = self._engine, ""
-        await engine.pause(PauseMode.KEEP, KvMode.KEEP)
+        await engine.pause(PauseMode.KEEP, self._kv)
         try:
             await engine.update_weights(ref)
             report = await engine.verify_weights(probe)

@@ -340,6 +340,6 @@ async def test_a_new_base_keeps_its_adapters_and_shares_no_keys_with_the_old_one
     await world.engine.verify_weights(probe)
     await world.engine.resume()
     ids = (*PROMPT, *first.token_ids, 3)
-    second = await world.engine.generate(asking("b", ids, rollout_id="ro"))
+    second = await world.engine.generate(asking("b", ids, rollout_id="other"))
     assert second.cached_tokens == 0
     assert_same(adapted(base, path, seed=1), ids, second)

@@ -72,32 +72,42 @@ async def test_dropped_keys_make_the_rest_of_a_turn_wholly_the_new_models(
     assert torch.allclose(torch.tensor(result.logprobs[cut:]), expected, atol=2e-5, rtol=0)
 
 
-async def test_kept_keys_do_not_outlive_their_turn(
+async def test_keys_that_are_kept_reach_no_other_rollout(
     embedded: EmbeddedEngine, tmp_path: Path
 ) -> None:
     new = decoder(1, LONG_CONTEXT)
     first = await across_an_update(embedded, new, tmp_path / "v1", KvMode.KEEP)
     ids = (*PROMPT, *first.token_ids, 15, 16)
-    second = await embedded.generate(request("b", ids, rollout_id=first.rollout_id, max_tokens=10))
-    assert second.cached_tokens == 0
-    expected = reference_logprobs(new, ids + second.token_ids)[len(ids) - 1 :]
-    assert torch.allclose(torch.tensor(second.logprobs), expected, atol=2e-5, rtol=0)
+    other = await embedded.generate(request("b", ids, rollout_id="other", max_tokens=10))
+    assert other.cached_tokens == 0
+    expected = reference_logprobs(new, ids + other.token_ids)[len(ids) - 1 :]
+    assert torch.allclose(torch.tensor(other.logprobs), expected, atol=2e-5, rtol=0)
 
 
-async def test_keys_kept_between_turns_are_of_the_same_weights_only(
-    embedded: EmbeddedEngine, tmp_path: Path
+@pytest.mark.parametrize("kv", list(KvMode))
+async def test_an_update_between_two_turns_keeps_the_rollout_s_keys_unless_told_to_drop_them(
+    embedded: EmbeddedEngine, small: Small, tmp_path: Path, kv: KvMode
 ) -> None:
     new = decoder(1, LONG_CONTEXT)
     first = await embedded.generate(request("a", rollout_id="ro"))
-    await embedded.pause(PauseMode.KEEP)
+    await embedded.pause(PauseMode.KEEP, kv)
     await sync(embedded, new, tmp_path / "v1", version=1)
     ids = (*PROMPT, *first.token_ids, 15, 16)
-    second = await embedded.generate(request("b", ids, rollout_id="ro", temperature=0.0))
-    cold = EmbeddedEngine("cold", model_folder(tmp_path / "cold", new), EngineLimits(1))
-    expected = await cold.generate(request("b", ids, temperature=0.0))
-    await cold.close()
-    assert second.cached_tokens == 0
-    assert second.token_ids == expected.token_ids
+    ask = {"rollout_id": "ro", "temperature": 0.0}
+    second = await embedded.generate(request("b", ids, **ask))
+    expected = reference_logprobs(new, ids + second.token_ids)[len(ids) - 1 :]
+    is_new = torch.allclose(torch.tensor(second.logprobs), expected, atol=2e-5, rtol=0)
+    if kv is KvMode.DROP:
+        assert (second.cached_tokens, is_new) == (0, True)
+        return
+    # All but the answer's last token, whose keys nobody has computed.
+    assert second.cached_tokens == len(PROMPT) + len(first.token_ids) - 1
+    assert not is_new
+    third_ids = (*ids, *second.token_ids, 15)
+    third = await embedded.generate(request("c", third_ids, **ask))
+    assert third.cached_tokens == len(ids) + len(second.token_ids) - 1
+    other = await embedded.generate(request("d", third_ids, rollout_id="other", temperature=0.0))
+    assert other.cached_tokens == 0
 
 
 async def test_seventeen_updates_leave_no_trace_of_older_weights(

@@ -176,8 +176,11 @@ class Admission:
     def _needed(self, ticket: Ticket, seen: set[bytes | int], tick: "_Tick") -> int:
         """Pages to run, less those that others who run or are taken before it hold anyway."""
         names: list[bytes | int]
+        known = self.table.tree.trajectories.get(ticket.request.rollout_id)
         if ticket.parked is not None:
             names = [_name(node) for node in ticket.parked.running.lease.nodes]
+        elif known is not None and known.is_private:
+            names = [_name(node) for node in known.path]
         else:
             names = list(ticket.digests or ())
         shared = sum(1 for name in names if name in seen or self._is_locked(name, tick))

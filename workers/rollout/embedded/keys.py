@@ -79,12 +79,16 @@ class Keys:
         known = self.table.tree.trajectories.get(request.rollout_id)
         if known is not None and known.path and not known.leases:
             self.admission.gaps.add(ANY_TOOL, ticket.accepted_s - known.path[-1].last_used)
-        lease = self.table.open(request.rollout_id, namespace, request.token_ids, now)
+        lineage = f"{len(request.tenant)}:{request.tenant}:{request.adapter or ''}"
+        lease = self.table.open(request.rollout_id, namespace, request.token_ids, now, lineage)
         lease.trajectory.rank = ticket.rank
-        running = Running(ticket, now, weights_sha, lease, ticket.digests or ())
-        running.known_tail = self.table.memory.tail(
-            request.rollout_id, namespace, running.digests, request.token_ids[:-1]
-        )
+        if lease.is_private:
+            running = Running(ticket, now, weights_sha, lease, ())
+        else:
+            running = Running(ticket, now, weights_sha, lease, ticket.digests or ())
+            running.known_tail = self.table.memory.tail(
+                request.rollout_id, namespace, running.digests, request.token_ids[:-1]
+            )
         self._fetch(running)
         return running
 
@@ -211,7 +215,7 @@ class Keys:
         kv: KvMode,
         open_turns: Iterable[Running],
     ) -> None:
-        """Weights changed: what the old ones computed is found by nobody; with `drop` it is gone.
+        """Weights changed: what the old ones computed its own rollout finds alone; with `drop` it is gone.
 
         `served_sha` is what a turn runs with now, `shas` are those of all that can be asked for.
         """
@@ -231,7 +235,11 @@ class Keys:
                 running.lease.is_private = False
             else:
                 running.lease.is_private = True
-        self.table.retire(lambda namespace: namespace.weights_sha not in shas, now)
+        self.table.retire(
+            lambda namespace: namespace.weights_sha not in shas,
+            now,
+            keeps_paths=kv is KvMode.KEEP,
+        )
 
     def _held(self, ticket: Ticket, now: float) -> list[Node]:
         trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)

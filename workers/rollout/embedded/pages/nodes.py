@@ -97,6 +97,10 @@ class Trajectory:
     kept_until: float = 0.0
     leases: int = 0
     path: list["Node"] = field(default_factory=list)
+    is_private: bool = False
+    """Weights changed since its first page was made: its pages are found by itself alone."""
+    lineage: str = ""
+    """What its pages were made for: the tenant and the adapter by name, in all of its versions."""
 
 
 @dataclass(slots=True, eq=False)
@@ -173,6 +177,8 @@ class Lease:
     """Leading nodes that were there when the turn started."""
     is_private: bool = False
     """Its weights changed on the way: nobody else may ever match what it computes."""
+    lineage: str = ""
+    """That of its trajectory, once it is kept."""
     is_parked: bool = False
     parked: list[tuple[int, ...]] = field(default_factory=list)
     """What its pages held when it was parked: a fork of its rollout may have gone on in the last one."""

@@ -9,6 +9,7 @@ free + evictable + locked == total after every operation (`audit.check`). One th
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from domain.ids import RolloutId
 from kv.rules import Eviction
@@ -45,15 +46,24 @@ class PageTable:
         self._keys = 0
 
     def open(
-        self, rollout_id: RolloutId, namespace: Namespace, tokens: Sequence[int], now: float
+        self,
+        rollout_id: RolloutId,
+        namespace: Namespace,
+        tokens: Sequence[int],
+        now: float,
+        lineage: str = "",
     ) -> Lease:
-        """Lock what is there of a turn's context; its last token is always left to compute."""
+        """Lock what is there of a turn's context; its last token is always left to compute.
+
+        A rollout that is older than the weights goes on over the pages it has, if they are of this lineage.
+        """
         trajectory = self.tree.trajectory(rollout_id)
         trajectory.leases += 1
         self._keys += 1
-        lease = Lease(self._keys, trajectory, namespace)
+        lease = Lease(self._keys, trajectory, namespace, lineage=lineage)
         self.leases[lease.key] = lease
-        self.extend(lease, digests_of(namespace, tokens[:-1]), now)
+        if not self._go_on(lease, tokens, now):
+            self.extend(lease, digests_of(namespace, tokens[:-1]), now)
         self._branch(lease, tokens, now)
         lease.found = len(lease.nodes)
         return lease
@@ -140,7 +150,7 @@ class PageTable:
         """The turn leaves its slot; its pages stay its own and may go when room is needed."""
         assert not lease.is_parked
         self._stop_fetch(lease, now)
-        self._remember(lease)
+        self._remember(lease, lease.nodes)
         lease.is_parked = True
         lease.parked = [node.tokens for node in lease.nodes]
         self.tree.unlock(lease.nodes, now)
@@ -169,15 +179,8 @@ class PageTable:
     def close(self, lease: Lease, keep: bool, now: float) -> None:
         """The turn ended. Kept pages wait for the next one; else what only it computed is free at once."""
         self._stop_fetch(lease, now)
-        is_kept = keep and not lease.is_private
-        own = [] if is_kept else lease.nodes[lease.found :]
-        if is_kept:
-            self._remember(lease)
-        else:
-            left = [] if lease.is_private else lease.nodes[: lease.found]
-            self.tree.refer(
-                lease.trajectory, [node for node in left if node.is_alive and node.tokens]
-            )
+        own = [] if keep else lease.nodes[lease.found :]
+        self._remember(lease, lease.nodes if keep else lease.nodes[: lease.found])
         if not lease.is_parked:
             self.tree.unlock(lease.nodes, now)
         for node in reversed(own):
@@ -193,8 +196,10 @@ class PageTable:
         """The target goes on from where the source is: both refer to the same pages."""
         origin = self.tree.trajectories.get(source)
         if origin is not None and source != target:
-            self.tree.refer(self.tree.trajectory(target), list(origin.path))
-            self.tree.forget_if_empty(self.tree.trajectory(target))
+            branch = self.tree.trajectory(target)
+            self.tree.refer(branch, list(origin.path))
+            branch.is_private, branch.lineage = origin.is_private, origin.lineage
+            self.tree.forget_if_empty(branch)
 
     def release(self, rollout_id: RolloutId) -> None:
         """The rollout ended: pages that nobody can find are free, the others become unused."""
@@ -204,10 +209,13 @@ class PageTable:
             trajectory.kept_until = 0.0
             self.tree.forget_if_empty(trajectory)
 
-    def retire(self, is_stale: Callable[[Namespace], bool], now: float) -> None:
-        """Weights changed: pages of these namespaces are never found again.
+    def retire(
+        self, is_stale: Callable[[Namespace], bool], now: float, *, keeps_paths: bool = True
+    ) -> None:
+        """Weights changed: pages of these namespaces are never found by their digests again.
 
-        Open turns keep theirs, private from now on; all others are free.
+        Open turns keep theirs, private from now on, and with `keeps_paths` so do rollouts between two
+        turns, as far as theirs are on the device; all others are free.
         """
         kept: set[int] = set()
         for lease in self.leases.values():
@@ -215,6 +223,10 @@ class PageTable:
                 self._stop_fetch(lease, now)
                 lease.is_private = True
                 kept.update(node.key for node in lease.nodes)
+        for trajectory in self.tree.trajectories.values() if keeps_paths else ():
+            if trajectory.path and is_stale(trajectory.path[0].namespace):
+                trajectory.is_private = True
+                kept.update(node.key for node in takewhile(_is_usable, trajectory.path))
         stale = [node for node in self.tree.nodes.values() if is_stale(node.namespace)]
         for node in stale:
             self.tree.hide(node)
@@ -276,6 +288,10 @@ class PageTable:
         No pages when there is no room. The content must be in them before anything else is asked.
         """
         whole = len(tokens) // PAGE_TOKENS * PAGE_TOKENS
+        known = self.tree.trajectories.get(rollout_id)
+        if known is not None and known.is_private:
+            # What comes was made by one set of weights: it does not hang behind what was not.
+            self.tree.refer(known, [])
         lease = self.open(rollout_id, namespace, (*tokens[:whole], 0), now)
         first = lease.length // PAGE_TOKENS
         has_room = self.grow(lease, whole, EvictReason.IMPORT, now)
@@ -295,6 +311,26 @@ class PageTable:
         return len(node.tokens) < PAGE_TOKENS and any(
             not lease.is_parked and node in lease.nodes for lease in self.leases.values()
         )
+
+    def _go_on(self, lease: Lease, tokens: Sequence[int], now: float) -> bool:
+        """Take over the whole pages of a private path as far as this context is theirs.
+
+        False, and nothing taken, where its first page is not.
+        """
+        trajectory = lease.trajectory
+        is_own = trajectory.is_private and trajectory.lineage == lease.lineage
+        path = list(takewhile(_is_usable, trajectory.path)) if is_own else []
+        if not path or len(tokens) <= len(path[0].tokens) or not _begins(tokens, path[0]):
+            return False
+        lease.is_private, lease.namespace = True, path[0].namespace
+        for node in path:
+            left = tokens[lease.length : -1]
+            if len(node.tokens) < PAGE_TOKENS or not _begins(left, node):
+                break
+            self._take(lease, node, now)
+            self._count_hit(node, PAGE_TOKENS)
+            lease.length += PAGE_TOKENS
+        return True
 
     def _branch(self, lease: Lease, tokens: Sequence[int], now: float) -> None:
         """Use the part of a page that the rollout's last turn shares with this one."""
@@ -365,9 +401,11 @@ class PageTable:
         self.tree.lock(node, now)
         lease.nodes.append(node)
 
-    def _remember(self, lease: Lease) -> None:
-        path = [node for node in lease.nodes if node.tokens and node.is_alive]
+    def _remember(self, lease: Lease, nodes: Sequence[Node]) -> None:
+        path = [node for node in nodes if node.tokens and node.is_alive]
         self.tree.refer(lease.trajectory, path)
+        lease.trajectory.is_private = lease.is_private
+        lease.trajectory.lineage = lease.lineage
 
     def _cut(self, lease: Lease, count: int, now: float) -> None:
         tail = lease.nodes[count:]
@@ -389,3 +427,11 @@ class PageTable:
 
     def _count_hit(self, node: Node, tokens: int) -> None:
         self.hit_tokens[node.kv_class] += tokens
+
+
+def _is_usable(node: Node) -> bool:
+    return node.is_usable
+
+
+def _begins(tokens: Sequence[int], node: Node) -> bool:
+    return tuple(tokens[: len(node.tokens)]) == node.tokens

@@ -205,12 +205,10 @@ def test_a_parked_turn_finds_its_pages_again_or_what_is_left_of_them() -> None:
 def test_pages_of_a_turn_that_outlived_its_weights_are_matched_by_nobody() -> None:
     table = PageTable(16)
     running, parked = opened(table, "a"), opened(table, "b", (*PROMPT[:36], 5))
-    table.close(opened(table, "idle", (1,) * 32), True, 0.0)
     table.park(parked, 0.0)
     table.retire(lambda namespace: True, 0.0)
     check(table)
     assert running.length == 40
-    assert pages_of(table, "idle") == 0
     assert table.open(RolloutId("c"), ANN, PROMPT, 0.0).length == 0
     table.resume(parked, 0.0)
     assert parked.length == 37
@@ -219,7 +217,110 @@ def test_pages_of_a_turn_that_outlived_its_weights_are_matched_by_nobody() -> No
         table.fill(lease, (3,) * 20, 0.0)
         table.close(lease, True, 0.0)
     check(table)
+    assert [pages_of(table, name) for name in "ab"] == [4, 4]
+    assert table.open(RolloutId("d"), ANN, PROMPT, 0.0).length == 0
+    for name in "ab":
+        table.release(RolloutId(name))
+    check(table)
     assert len(table.tree.free) == 16
+
+
+NEWER = Namespace("ann", "sha of base and v2")
+
+
+def between_turns(table: PageTable, lineage: str = "ann") -> None:
+    """A rollout of two pages and a half whose tool runs while weights change."""
+    lease = table.open(RolloutId("a"), ANN, (*PROMPT, 7), 0.0, lineage)
+    assert table.grow(lease, 40, EvictReason.PROMPT, 0.0)
+    table.fill(lease, PROMPT, 0.0)
+    table.close(lease, True, 0.0)
+    table.retire(lambda namespace: namespace == ANN, 0.0)
+    check(table)
+
+
+def test_a_rollout_goes_on_over_its_pages_after_every_update_and_nobody_else_finds_them() -> None:
+    table = PageTable(16)
+    between_turns(table)
+    tokens = PROMPT
+    for version in (2, 3, 4):
+        newer = Namespace("ann", f"sha of base and v{version}")
+        lease = table.open(RolloutId("a"), newer, (*tokens, 1, 2), 0.0, "ann")
+        assert (lease.length, lease.is_private) == (len(tokens), True)
+        other = table.open(RolloutId("b"), newer, (*tokens, 1, 2), 0.0, "ann")
+        assert (other.length, other.is_private) == (0, False)
+        table.close(other, False, 0.0)
+        tokens = (*tokens, *range(20))
+        assert table.grow(lease, len(tokens), EvictReason.GROWTH, 0.0)
+        table.fill(lease, tokens[lease.length :], 0.0)
+        table.close(lease, True, 0.0)
+        table.retire(lambda namespace, old=newer: namespace == old, 0.0)
+        check(table)
+    table.release(RolloutId("a"))
+    assert len(table.tree.free) == 16
+
+
+def test_an_abort_leaves_the_pages_that_were_there() -> None:
+    table = PageTable(16)
+    between_turns(table)
+    lease = table.open(RolloutId("a"), NEWER, (*PROMPT[:32], 1, 2), 0.0, "ann")
+    assert lease.length == 32
+    table.grow(lease, 48, EvictReason.GROWTH, 0.0)
+    table.fill(lease, (1,) * 16, 0.0)
+    table.close(lease, False, 0.0)
+    check(table)
+    assert pages_of(table, "a") == 2
+    assert table.open(RolloutId("a"), NEWER, (*PROMPT[:32], 1, 2), 0.0, "ann").length == 32
+
+
+def test_a_context_that_differs_is_computed_anew_from_there_on() -> None:
+    table = PageTable(16)
+    between_turns(table)
+    lease = table.open(RolloutId("a"), NEWER, (*PROMPT[:16], *(9,) * 24), 0.0, "ann")
+    assert (lease.length, lease.is_private) == (16, True)
+    table.close(lease, True, 0.0)
+    wholly = table.open(RolloutId("a"), NEWER, (9,) * 40, 0.0, "ann")
+    assert (wholly.length, wholly.is_private) == (0, False)
+    table.grow(wholly, 40, EvictReason.PROMPT, 0.0)
+    table.fill(wholly, (9,) * 40, 0.0)
+    table.close(wholly, True, 0.0)
+    check(table)
+    assert table.open(RolloutId("b"), NEWER, (9,) * 40, 0.0, "ann").length == 32
+
+
+def test_another_tenant_or_adapter_under_the_rollout_s_name_finds_nothing() -> None:
+    table = PageTable(16)
+    between_turns(table, "ann with adapter x")
+    lease = table.open(RolloutId("a"), NEWER, (*PROMPT, 1), 0.0, "ann with adapter y")
+    assert (lease.length, lease.is_private) == (0, False)
+
+
+def test_an_update_that_drops_leaves_nothing_between_turns() -> None:
+    table = PageTable(16)
+    lease = opened(table, "a")
+    table.close(lease, True, 0.0)
+    table.retire(lambda namespace: True, 0.0, keeps_paths=False)
+    check(table)
+    assert len(table.tree.free) == 16
+
+
+def test_what_comes_from_another_engine_does_not_hang_behind_older_pages() -> None:
+    table = PageTable(16)
+    between_turns(table)
+    first, pages = table.adopt(RolloutId("a"), NEWER, PROMPT[:32], 0.0)
+    assert (first, len(pages)) == (0, 2)
+    check(table)
+    assert table.open(RolloutId("b"), NEWER, (*PROMPT, 1), 0.0).length == 32
+
+
+def test_a_fork_goes_on_over_private_pages_without_writing_into_them() -> None:
+    table = PageTable(16)
+    between_turns(table)
+    table.fork(RolloutId("a"), RolloutId("b"))
+    one, two = (table.open(RolloutId(name), NEWER, (*PROMPT, 1), 0.0, "ann") for name in ("a", "b"))
+    assert (one.length, two.length) == (40, 40)
+    assert one.nodes[:2] == two.nodes[:2]
+    assert one.nodes[2] is not two.nodes[2]
+    check(table)
 
 
 def with_host(table: PageTable, is_ready: bool = True) -> list[Node]:
