@@ -87,6 +87,22 @@ def test_streamed_gradient_equals_the_one_shot_gradient_in_six_orders(
         assert relative(got, expected) < tolerance
 
 
+@pytest.mark.parametrize("tokens", [0, 8, 10_000])
+def test_rows_of_like_length_share_a_forward_and_the_gradient_is_the_same(
+    tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = builders.two_members((1, 40), (1.0, -1.0))
+    model, objective = builders.model(dtype=torch.float64), builders.objective()
+    expected = one_shot(model, [payload], objective, torch.float64)
+    monkeypatch.setattr(batching, "PADDING_SHARE", 0.0)
+    monkeypatch.setattr(batching, "PADDING_TOKENS", tokens)
+    parts = list(micro_batches(payload, STEP, builders.PAD_ID, 64, torch.float64))
+    assert [len(part.lengths) for part in parts] == ([2] if tokens == 10_000 else [1, 1])
+    assert all(part.token_ids.shape[1] - max(part.lengths) < batching.PAD_TOKENS for part in parts)
+    got, _ = streamed(model, [payload], objective)
+    assert relative(got, expected) < 1e-10
+
+
 @pytest.mark.parametrize("split", [(0,), (0, 1), (1, 0)], ids=["together", "apart", "swapped"])
 def test_lengths_one_and_three_give_loss_one_half_for_every_split(split: tuple[int, ...]) -> None:
     whole = builders.two_members((1, 3), (1.0, -1.0))
@@ -143,18 +159,20 @@ def test_padding_and_foreign_tokens_have_no_loss_while_a_sampled_end_token_has()
     payload = builders.two_members((1, 3), (1.0, -1.0))
     member = replace(payload.members[0], segments=(turns,))
     rows = rows_of(replace(payload, members=(member, payload.members[1])))
-    assert rows.lengths == (8, 5)
-    assert rows.token_ids[0].tolist() == [1, 2, 5, end, 7, 8, 6, end] + [end] * 8
-    assert rows.mask[0].tolist() == [0, 1, 1, 0, 0, 1, 1] + [0] * 8
+    assert rows.lengths == (5, 8)
+    assert rows.token_ids[1].tolist() == [1, 2, 5, end, 7, 8, 6, end] + [end] * 8
+    assert rows.mask[1].tolist() == [0, 1, 1, 0, 0, 1, 1] + [0] * 8
     terms = token_terms(builders.model(), rows, builders.objective())
-    assert (terms.loss[0] != 0).tolist() == (rows.mask[0] > 0).tolist()
+    assert (terms.loss[1] != 0).tolist() == (rows.mask[1] > 0).tolist()
 
 
 def test_padding_changes_no_log_probability_of_a_real_token() -> None:
     payload = builders.group(3)
     model, objective = builders.model(dtype=torch.float64), builders.objective()
-    together = token_terms(model, rows_of(payload, torch.float64), objective).new
-    for index, member in enumerate(payload.members):
+    rows = rows_of(payload, torch.float64)
+    together = token_terms(model, rows, objective).new
+    for member in payload.members:
+        index = rows.rollout_ids.index(member.rollout_id)
         ids = torch.tensor([member.segments[0].token_ids])
         alone = torch.log_softmax(model(ids)[:, :-1], dim=-1).gather(-1, ids[:, 1:, None])[0, :, 0]
         assert torch.allclose(together[index, : len(alone)], alone, atol=1e-10)
