@@ -84,4 +84,6 @@ def rules_of(scheduling: Scheduling) -> KvRules:
         rules = replace(rules, demotion=False)
     if not scheduling.has(Mechanism.TIERS) and rules.gaps is Gaps.EXPECTED:
         rules = replace(rules, gaps=Gaps.EVICTABLE)
+    if not scheduling.has(Mechanism.STREAMING):
+        rules = replace(rules, streams=False)
     return rules

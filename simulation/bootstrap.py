@@ -110,7 +110,7 @@ class RecordedInputs:
         steps = [self.job.steps[chance.randrange(len(self.job.steps))] for _ in self.job.steps]
         rows = [row for group in groups for row in self._rows[group.ordinal]]
         fitted = fit_engine(rows, self.slots or self.job.slots, self.job.kv_tokens)
-        trainer = fit_trainer(steps, self.job.groups_per_batch)
+        trainer = fit_trainer(steps, streams=self.job.streams)
         rates = Rates(fitted.rates, trainer, sync_s_of(self.job), self._crowds)
         drawn = DrawnGroups(
             groups,

@@ -107,15 +107,10 @@ class RecordedStep:
     trained_tokens: int
     staleness: tuple[int, ...] = ()
     """Of each of its groups, frozen at assignment."""
-    assigned_s: float | None = None
-    """When its last position was given away."""
+    assigned_s: tuple[float, ...] = ()
+    """When its positions were given away, in order."""
     began_s: float | None = None
-    """When the step before was committed, or the job's first group opened."""
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds in which the trainer did nothing of it."""
-        return math.inf if self.began_s is None else self.committed_s - self.began_s - self.busy_s
+    """When the step before was committed, or the job's first group opened: no work of it is older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +124,8 @@ class RecordedJob:
     engines: int = 1
     slots: int = 1
     kv_tokens: int = 1
+    streams: bool = True
+    """Whether its trainer worked on groups as they were assigned."""
 
     def check(self) -> None:
         """Raise NotEnoughRecorded unless something can be fitted."""

@@ -8,12 +8,11 @@ from simulation.rates import TrainerRates
 from simulation.recorded import RecordedStep, level_of
 
 
-def fit_trainer(steps: Sequence[RecordedStep], groups_per_batch: int = 1) -> TrainerRates:
+def fit_trainer(steps: Sequence[RecordedStep], *, streams: bool = True) -> TrainerRates:
     """Updates as they were measured, the rest by trained tokens; without measures by least squares.
 
-    What passed between the last assignment and the commit beyond the work that then was left (the
-    last group and the update) is waiting, and part of the update here; but no more of it than the
-    trainer stood idle, for what it had before the last group it works off first.
+    What passed until the commit beyond the work itself, done in turn from each assignment on (`streams`)
+    or from the last one on, is waiting for rows and messages, and part of the update here.
     """
     updates = [step.update_s for step in steps if step.update_s is not None]
     if updates:
@@ -25,14 +24,16 @@ def fit_trainer(steps: Sequence[RecordedStep], groups_per_batch: int = 1) -> Tra
         rows = [Row((float(one.trained_tokens), 1.0), one.busy_s, 1.0) for one in steps]
         token_s, update_s = fit_relative(rows, 2)
     waited = [
-        min(
-            step.committed_s
-            - step.assigned_s
-            - update_s
-            - token_s * step.trained_tokens / groups_per_batch,
-            step.idle_s,
-        )
-        for step in steps
-        if step.assigned_s is not None
+        step.committed_s - _done_s(step, update_s, streams) for step in steps if step.assigned_s
     ]
     return TrainerRates(token_s, update_s + level_of(waited, 0.5))
+
+
+def _done_s(step: RecordedStep, usual_update_s: float, streams: bool) -> float:
+    """When a trainer that never waits for anything but its groups is done with a step."""
+    update_s = usual_update_s if step.update_s is None else step.update_s
+    of_group_s = max(step.busy_s - update_s, 0.0) / len(step.assigned_s)
+    now = -math.inf if step.began_s is None else step.began_s
+    for assigned_s in step.assigned_s:
+        now = max(now, assigned_s if streams else step.assigned_s[-1]) + of_group_s
+    return now + update_s

@@ -24,7 +24,7 @@ from domain.ids import (
     ordinal_of,
     task_ordinal,
 )
-from domain.plan import Mechanism, Pool
+from domain.plan import Pool
 from domain.policy import PolicyRef
 from domain.states import End, HostKind, JobState
 from kv.rules import rules_of
@@ -53,7 +53,7 @@ class World:
             self.clock,
             setup.trainer_tokens_s,
             setup.update_s,
-            plan.scheduling.has(Mechanism.STREAMING) and self.rules.streams,
+            self.rules.streams,
             self._publish,
         )
         self.engines: dict[HostId, ModelledEngine] = {}

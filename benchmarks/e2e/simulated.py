@@ -63,7 +63,7 @@ def measured(job: RecordedJob, costs: Costs) -> Physics:
     scale, spread = scale_of(costs, rows)
     step_s, kv_token_s, prefill_token_s = (scale * one for one in costs.columns)
     engine = EngineRates(step_s, kv_token_s, prefill_token_s, job.slots, job.kv_tokens)
-    trainer = fit_trainer(job.steps, job.groups_per_batch)
+    trainer = fit_trainer(job.steps, streams=job.streams)
     crowds = crowds_of(job, waits_of(job), grade_crowds_of(job))
     return Physics(engine, spread, len(rows), scale, Rates(engine, trainer, sync_s_of(job), crowds))
 

@@ -63,8 +63,8 @@ class KeptStep:
     update_s: float | None
     trained_tokens: int
     staleness: tuple[int, ...]
-    assigned_s: float | None
-    """When its last position was given away."""
+    assigned_s: tuple[float, ...]
+    """When its positions were given away, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ async def steps(connection: AsyncConnection, attempt_id: str) -> Sequence[KeptSt
             update_s=measures.get((row.step, UPDATE_S)),
             trained_tokens=tokens.get(row.step, 0),
             staleness=staleness.get(row.step, ()),
-            assigned_s=assigned.get(row.step),
+            assigned_s=tuple(assigned.get(row.step, ())),
         )
         for row in rows
         if (row.step, STEP_S) in measures
@@ -262,10 +262,13 @@ async def _staleness(connection: AsyncConnection, attempt_id: str) -> Mapping[in
     return found
 
 
-async def _assigned(connection: AsyncConnection, attempt_id: str) -> Mapping[int, float]:
+async def _assigned(connection: AsyncConnection, attempt_id: str) -> Mapping[int, Sequence[float]]:
     rows = await connection.execute(
-        select(member.c.step, _epoch(func.max(member.c.created_at)).label("assigned_s"))
+        select(member.c.step, _epoch(member.c.created_at).label("assigned_s"))
         .where(member.c.attempt_id == attempt_id)
-        .group_by(member.c.step)
+        .order_by(member.c.created_at)
     )
-    return {row.step: float(row.assigned_s) for row in rows}
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.step, []).append(float(row.assigned_s))
+    return found

@@ -12,6 +12,7 @@ from domain.ids import ProjectId
 from domain.trajectory import TurnSpan
 from infra.codec import from_msgpack
 from infra.settings import Settings
+from kv.rules import rules_of
 from simulation.recorded import (
     RecordedGroup,
     RecordedJob,
@@ -23,6 +24,7 @@ from simulation.recorded import (
 from stores.system import recorded as store
 from stores.system.recorded import EngineSizes, KeptRollout, RecordedOf
 from workers.chores.handling import ChoreFailed, ChoreTools
+from workers.chores.plan_spec import read_planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ async def read_recorded(
         engines=max(engines, 1),
         slots=slots,
         kv_tokens=kv_tokens,
+        streams=rules_of(read_planned(found.spec).scheduling.choice).streams,
     )
     return found, job
 

@@ -1,5 +1,7 @@
 """Fills and closes steps: backward as members are assigned, the update when all B are in.
 
+A job whose strategy does not stream has its backward when all B are assigned.
+
     members (query) -> plan -> [rebuild] -> backward each -> all B in -> update
         -> weights and probe files -> step row commits -> the leader hears of it
 
@@ -81,7 +83,9 @@ class StepFiller:
             return True
         async with self._database.begin(self._fence) as connection:
             members = await training.members(connection, self._origin.attempt_id, self._open.step)
-        added = await self._follow(members)
+        streams = self._learner.spec.scheduling.streams
+        is_due = self._open.is_due(members, streams=streams)
+        added = is_due and await self._follow(members)
         self._report_lost(members)
         if not (may_close and self._open.is_complete(members)):
             return added

@@ -60,6 +60,10 @@ class OpenStep:
         assigned = {member.payload.group_id for member in members}
         self.excluded = [name for name in self.excluded if name in assigned]
 
+    def is_due(self, members: Sequence[Member], *, streams: bool) -> bool:
+        """Whether groups may be worked on: at once where they stream, else with all B assigned."""
+        return streams or len({member.payload.group_id for member in members}) == self.batch
+
     def is_complete(self, members: Sequence[Member]) -> bool:
         """All B positions are filled and every group in them is settled."""
         settled = {ref.group_id for ref in self.trained} | set(self.excluded)

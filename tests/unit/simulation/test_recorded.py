@@ -98,25 +98,38 @@ def test_without_a_measured_update_both_are_fitted() -> None:
     assert (rates.token_s, rates.update_s) == pytest.approx((0.001, 2.0))
 
 
-def test_what_passed_between_the_last_assignment_and_the_commit_is_part_of_the_update() -> None:
-    # Two groups a step: half of the work is left at the last assignment, then the update of 2 s.
-    late = [
-        replace(one, assigned_s=one.committed_s - 0.0005 * one.trained_tokens - 2.0 - 0.7)
-        for one in job().steps
-    ]
-    assert fit_trainer(late, groups_per_batch=2).update_s == pytest.approx(2.7)
+def late(step: RecordedStep, *before_s: float, began_s: float = -1e9) -> RecordedStep:
+    """The step with positions that were assigned so long before its commit."""
+    return replace(
+        step, assigned_s=tuple(step.committed_s - one for one in before_s), began_s=began_s
+    )
+
+
+def work_s(step: RecordedStep) -> float:
+    """Its backward passes; the update is 2 s."""
+    return step.busy_s - 2.0
+
+
+def test_what_passed_beyond_the_work_since_the_last_assignment_is_part_of_the_update() -> None:
+    # Two groups a step: half of the work is left at the last assignment, then the update.
+    steps = [late(one, 19.0, work_s(one) / 2 + 2.0 + 0.7) for one in job().steps]
+    assert fit_trainer(steps).update_s == pytest.approx(2.7)
 
 
 def test_a_trainer_that_works_off_what_it_had_does_not_wait() -> None:
-    # All was assigned 15 s before the commit, but the trainer was idle for half a second only.
-    steps = job().steps
-    backlogged = [
-        replace(one, assigned_s=one.committed_s - 15.0, began_s=one.committed_s - one.busy_s - 0.5)
-        for one in steps
+    # Both came at once, so both are left; and of the step before there is work until it began.
+    steps = [late(one, work_s(one) + 2.5, work_s(one) + 2.5) for one in job().steps]
+    assert fit_trainer(steps).update_s == pytest.approx(2.5)
+    backlog = [
+        late(one, 15.0, 15.0, began_s=one.committed_s - one.busy_s - 0.25) for one in job().steps
     ]
-    assert fit_trainer(backlogged, groups_per_batch=2).update_s == pytest.approx(2.5)
-    never = [replace(one, began_s=one.committed_s - one.busy_s) for one in backlogged]
-    assert fit_trainer(never, groups_per_batch=2).update_s == pytest.approx(2.0)
+    assert fit_trainer(backlog).update_s == pytest.approx(2.25)
+
+
+def test_a_trainer_that_does_not_stream_begins_with_the_last_assignment() -> None:
+    steps = [late(one, 19.0, work_s(one) + 2.0 + 0.3) for one in job().steps]
+    assert fit_trainer(steps, streams=False).update_s == pytest.approx(2.3)
+    assert fit_trainer(steps).update_s > 3.0
 
 
 def test_waits_are_those_of_each_rollout() -> None:

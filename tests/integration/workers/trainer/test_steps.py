@@ -85,6 +85,32 @@ async def test_a_step_waits_for_its_last_position(world: World) -> None:
     assert len(await world.rows(t.train_step)) == 2
 
 
+@pytest.mark.parametrize(
+    "scheduling", [{"off": ["streaming"]}, {"strategy": "slime-sync"}, {"strategy": "longest"}]
+)
+async def test_a_job_that_does_not_stream_has_its_backward_once_all_positions_are_filled(
+    world: World, scheduling: dict[str, object]
+) -> None:
+    world.spec = {**builders.SPEC, "scheduling": scheduling}
+    await world.create()
+    async with trainer(world) as running:
+        await running.is_ready()
+        await world.assign(1, 0, await world.grade(10))
+        filler = running.host._filler
+        assert filler is not None
+        running.host.on_frame(Wake(1))
+        await world.assign(2, 0, await world.grade(20))
+        for _ in range(3):
+            assert not await filler.advance(may_close=True)
+        assert filler._open.trained == []
+        await world.assign(1, 1, await world.grade(11))
+        await running.reaches(1)
+    straight = builders.learner()
+    for ordinal in (10, 11):
+        straight.add(builders.group(ordinal, members=8))
+    assert (await world.shas())[1] == straight.close().weights_sha
+
+
 async def test_a_lost_wake_up_is_made_good_by_looking(world: World) -> None:
     await world.create()
     async with trainer(world) as running:

@@ -44,6 +44,13 @@ def test_a_lost_or_excluded_group_is_never_added_again() -> None:
     assert step.plan(members("a", "b", "c")).add == ()
 
 
+def test_without_streaming_nothing_is_due_before_every_position_is_filled() -> None:
+    step = filled()
+    assert step.is_due(members("a"), streams=True)
+    assert not step.is_due(members("a", "b"), streams=False)
+    assert step.is_due(members("a", "b", "c"), streams=False)
+
+
 def test_a_step_is_complete_when_all_positions_are_settled() -> None:
     assert filled("a", "b", "c").is_complete(members("a", "b", "c"))
     assert not filled("a", "b").is_complete(members("a", "b"))
