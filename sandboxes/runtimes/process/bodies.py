@@ -69,6 +69,9 @@ class BwrapBody:
             pid = json.loads(os.read(self._info, STDERR_BYTES_MAX))["child-pid"]
         except KeyError as error:
             raise ValueError("bubblewrap names no child") from error
+        finally:
+            os.close(self._info)
+            self._info = None
         self._init = os.pidfd_open(pid)
         return int(pid)
 
@@ -142,7 +145,7 @@ class ForkedBody:
     def __init__(self, pidfd: int, complaint_fd: int) -> None:
         """Both descriptors are closed by us."""
         self._pidfd = pidfd
-        self._complaint = complaint_fd
+        self._complaint: int | None = complaint_fd
         self._is_over = False
         self._on_end: OnEnd | None = None
 
@@ -159,14 +162,20 @@ class ForkedBody:
 
     def identify(self) -> int:
         """The number that its pidfd stands for here."""
+        if self._complaint is not None:  # it is up: nothing is left to complain of
+            os.close(self._complaint)
+            self._complaint = None
         return pid_of(self._pidfd)
 
     def _over(self) -> None:
         self._is_over = True
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        said = _last_words(self._complaint)
-        os.close(self._complaint)
+        said = ""
+        if self._complaint is not None:
+            said = _last_words(self._complaint)
+            os.close(self._complaint)
+            self._complaint = None
         assert self._on_end is not None
         self._on_end("its process 1 ended", said)
 

@@ -17,7 +17,11 @@ from sandboxes.ports import SandboxStats
 from sandboxes.runtimes.process.inside import Inside
 
 _STATUS: Final = re.compile(rb"^(RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
-_ROLLUP: Final = re.compile(rb"^(Anonymous|Swap|Shared_Dirty):\s+(\d+) kB$", re.MULTILINE)
+_ROLLUP: Final = re.compile(rb"^(Shared_Dirty):\s+(\d+) kB$", re.MULTILINE)
+
+LOOK_EVERY: Final = 30
+"""Asking what is shared costs the kernel a walk over all pages, ten times as much as the rest. It only
+shrinks, as pages are written to: until the next look a process counts too little by that much."""
 
 
 class UsageReader:
@@ -26,20 +30,23 @@ class UsageReader:
     def __init__(self, inside: Inside, warm_bytes: int = 0) -> None:
         self._inside = inside
         self._warm_kb = warm_bytes // 1024
+        self._inherited: dict[str, int] = {}
+        """Per process, what it shared with the zygote when that was last looked at."""
+        self._reads = 0
 
     def read(self) -> SandboxStats:
         """What is held now; zeros once the sandbox is gone."""
         if not self._warm_kb:
             return self.held()
-        private = shared = pids = 0
-        for name in self._inside.names():
-            rollup = _figures(_ROLLUP, self._inside.read(name, "smaps_rollup"))
-            inherited = min(rollup.get("Shared_Dirty", 0), self._warm_kb)
-            own = rollup.get("Anonymous", 0) + rollup.get("Swap", 0)
-            private += max(0, own - inherited)
-            shared = max(shared, self._shared_memory(name))
-            pids += 1
-        return SandboxStats((private + shared) * 1024, pids)
+        private = shared = 0
+        names = self._inside.names()
+        self._forget(names)
+        for name in names:
+            figures = _figures(_STATUS, self._inside.read(name, "status"))
+            own = figures.get("RssAnon", 0) + figures.get("VmSwap", 0)
+            private += max(0, own - self._shared_with_zygote(name))
+            shared = max(shared, figures.get("RssShmem", 0))
+        return SandboxStats((private + shared) * 1024, len(names))
 
     def held(self) -> SandboxStats:
         """The same for its limits: what children share with process 1 counts in each of them."""
@@ -51,8 +58,17 @@ class UsageReader:
             pids += 1
         return SandboxStats((max(0, private - self._warm_kb) + shared) * 1024, pids)
 
-    def _shared_memory(self, name: str) -> int:
-        return _figures(_STATUS, self._inside.read(name, "status")).get("RssShmem", 0)
+    def _forget(self, names: list[str]) -> None:
+        self._reads += 1
+        if self._reads % LOOK_EVERY == 0:
+            self._inherited.clear()
+        self._inherited = {name: self._inherited[name] for name in names if name in self._inherited}
+
+    def _shared_with_zygote(self, name: str) -> int:
+        if name not in self._inherited:
+            rollup = _figures(_ROLLUP, self._inside.read(name, "smaps_rollup"))
+            self._inherited[name] = min(rollup.get("Shared_Dirty", 0), self._warm_kb)
+        return self._inherited[name]
 
 
 def anonymous_bytes(pid: int) -> int:
