@@ -51,10 +51,13 @@ WARM_MODULES: Final = (
 )
 """What code of tools imports most: loaded once, shared by all members."""
 
+PLAN: Final = "plan.json"
+
 _START: Final = (
-    "import sys; sys.path.insert(0, {lib!r}); "
-    "from sandboxes.guest.zygote import main; main({plan!r})"
+    "import sys; sys.path.insert(0, 'lib'); "
+    f"from sandboxes.guest.zygote import main; main({PLAN!r})"
 )
+"""Relative to the zygote's folder: members inherit the command line and can read it."""
 
 
 class Zygote:
@@ -183,8 +186,8 @@ async def launch(installation: Installation, warm: Sequence[str]) -> Zygote:
         raise ForkFailed("no zygote here: sandboxes would keep root's uid")
     folder = installation.folder / "zygote"
     try:
-        plan = _write_plan(installation, folder, warm)
-        child, control = _spawn(installation, folder, plan)
+        _write_plan(installation, folder, warm)
+        child, control = _spawn(installation, folder)
     except (OSError, subprocess.SubprocessError) as error:
         raise ForkFailed(f"no zygote here: {error}") from error
     zygote = Zygote(child, control)
@@ -200,7 +203,7 @@ async def launch(installation: Installation, warm: Sequence[str]) -> Zygote:
     return zygote
 
 
-def _write_plan(installation: Installation, folder: Path, warm: Sequence[str]) -> Path:
+def _write_plan(installation: Installation, folder: Path, warm: Sequence[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "root").mkdir(parents=True)
     package = folder / "lib" / "sandboxes" / "guest"
@@ -217,9 +220,7 @@ def _write_plan(installation: Installation, folder: Path, warm: Sequence[str]) -
         "files": ETC,
         **_system(installation.interpreter.prefix),
     }
-    place = folder / "plan.json"
-    place.write_text(json.dumps(plan))
-    return place
+    (folder / PLAN).write_text(json.dumps(plan))
 
 
 def _system(prefix: Path | None) -> dict[str, object]:
@@ -238,11 +239,10 @@ def _system(prefix: Path | None) -> dict[str, object]:
 
 
 def _spawn(
-    installation: Installation, folder: Path, plan: Path
+    installation: Installation, folder: Path
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    start = _START.format(lib=str(folder / "lib"), plan=str(plan))
-    words = [installation.interpreter.path, "-I", "-S", "-X", "utf8", "-c", start]
+    words = [installation.interpreter.path, "-I", "-S", "-X", "utf8", "-c", _START]
     try:
         child = subprocess.Popen(
             words,
@@ -250,7 +250,7 @@ def _spawn(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-            cwd="/",
+            cwd=folder,
         )
     except BaseException:
         ours.close()

@@ -29,16 +29,35 @@ async def runtime(tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
         yield made
 
 
-def zygotes(scratch: Path) -> list[int]:
-    """Processes of this machine that were started, or forked, from a zygote's folder."""
-    found = []
+def descendants(pid: int) -> set[int]:
+    """All processes of this machine below one, by its numbers."""
+    parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{scratch}/".encode() in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
         except OSError:
             continue
-    return found
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those of them that still run."""
+    return {pid for pid in pids if Path(f"/proc/{pid}/exe").exists()}
+
+
+def child_of_ours() -> int:
+    """The one process that a runtime with a zygote starts by itself."""
+    (child,) = [pid for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid()]
+    return child
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def test_an_idle_member_has_less_than_three_mib_of_its_own(runtime: ProcessRuntime) -> None:
@@ -99,15 +118,15 @@ async def test_a_member_with_a_folder_of_the_host_is_started_all_the_same(
 
 
 async def test_members_end_with_their_zygote_and_the_next_fork_starts_another(
-    runtime: ProcessRuntime, tmp_path: Path
+    runtime: ProcessRuntime,
 ) -> None:
     events: list[SandboxEvent] = []
     runtime.listen(events.append)
     made = await runtime.fork([spec(0), spec(1)])
     running = asyncio.ensure_future(shell(made[0], "setsid sleep 60"))
     await eventually(lambda: made[0].stats().pids >= 2)
-    oldest = min(zygotes(tmp_path))
-    os.kill(oldest, signal.SIGKILL)
+    before = descendants(os.getpid())
+    os.kill(child_of_ours(), signal.SIGKILL)
     with pytest.raises(SandboxError, match="lost"):
         await running
     await eventually(lambda: len(events) == 2)
@@ -116,7 +135,7 @@ async def test_members_end_with_their_zygote_and_the_next_fork_starts_another(
     assert runtime.keys() == ()
     (again,) = await runtime.fork([spec(0)])
     assert (await shell(again, "echo new")).stdout == b"new\n"
-    assert oldest not in zygotes(tmp_path)
+    assert alive(before) == set()
 
 
 async def test_nothing_is_left_of_a_runtime_that_is_killed(tmp_path: Path) -> None:
@@ -136,16 +155,17 @@ async def test_nothing_is_left_of_a_runtime_that_is_killed(tmp_path: Path) -> No
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
-        assert len(zygotes(tmp_path)) >= 3
+        below = descendants(child.pid)
+        assert len(below) >= 5
         child.kill()
-    await eventually(lambda: zygotes(tmp_path) == [])
+    await eventually(lambda: alive(below) == set())
 
 
 async def test_a_fork_that_is_given_up_leaves_nothing(
-    runtime: ProcessRuntime, tmp_path: Path
+    runtime: ProcessRuntime,
 ) -> None:
     await runtime.fork([spec(9)])
-    before = len(zygotes(tmp_path))
+    before = descendants(os.getpid())
     for turns in range(6):
         forking = asyncio.ensure_future(runtime.fork([spec(index) for index in range(4)]))
         for _ in range(turns):
@@ -153,7 +173,15 @@ async def test_a_fork_that_is_given_up_leaves_nothing(
         forking.cancel()
         await asyncio.wait({forking})
         assert runtime.keys() == (member(9),)
-    await eventually(lambda: len(zygotes(tmp_path)) == before)
+    await eventually(lambda: descendants(os.getpid()) == before)
+
+
+async def test_nothing_inside_names_a_place_of_the_host(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    (made,) = await runtime.fork([spec()])
+    seen = await shell(made, "cat /proc/1/cmdline /proc/1/environ /proc/mounts /proc/1/mountinfo")
+    assert str(tmp_path).encode() not in seen.stdout
 
 
 async def test_system_v_memory_is_bounded_without_being_mapped(runtime: ProcessRuntime) -> None:
