@@ -41,6 +41,7 @@ def confine(member: dict[str, Any], filter_program: bytes) -> None:
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as place:
         place.write(str(OOM_SCORE))
     os.setsid()
+    kernel.name_process(member["hostname"])
     kernel.unshare(OWN)
     _mount_own(member)
     kernel.sethostname(member["hostname"])

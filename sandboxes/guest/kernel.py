@@ -41,6 +41,7 @@ _CAPSET = {"x86_64": 126, "aarch64": 91, "riscv64": 91}
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
 _PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
@@ -124,6 +125,12 @@ def _prctl(what: str, option: int, value: int, more: object = 0) -> None:
 def die_with_parent(signal_number: int) -> None:
     """Be sent this signal when the parent's thread ends; a change of credentials forgets it."""
     _prctl("pdeathsig", _PR_SET_PDEATHSIG, signal_number)
+
+
+def name_process(name: str) -> None:
+    """What lists of processes show; the last 15 characters count."""
+    text = ctypes.create_string_buffer(name.encode()[-15:], 16)
+    _checked("name", _libc.prctl(ctypes.c_int(_PR_SET_NAME), text, 0, 0, 0))
 
 
 def make_dumpable() -> None:

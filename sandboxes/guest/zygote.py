@@ -26,6 +26,9 @@ from typing import Any
 
 from sandboxes.guest import agent, confine, kernel, root
 
+NAME = "venus-zygote"
+"""Members are named after their host names."""
+
 REQUEST_BYTES_MAX = 1 << 16
 COMPLAINT_BYTES_MAX = 1024
 
@@ -49,6 +52,7 @@ def main(plan_path: str) -> None:
             os.waitpid(waiting, 0)
             return
         kernel.die_with_parent(signal.SIGKILL)
+        kernel.name_process(NAME)
         root.build(plan)
     except (OSError, ImportError) as error:
         control.send(json.dumps({"error": str(error)}).encode())
