@@ -127,6 +127,38 @@ def probe_bwrap() -> Finding:
     return Finding("sandboxes", False, True, detail, remedy)
 
 
+def probe_zygote() -> Finding:
+    """Whether sandboxes are forked from a warm interpreter here; without it each starts its own."""
+    return _process_probe(
+        "zygote", "sandboxes fork from a warm interpreter", "allow user namespaces"
+    )
+
+
+def probe_seccomp() -> Finding:
+    """Whether system calls of sandboxes are filtered."""
+    return _process_probe("seccomp", "system calls are filtered", "install libseccomp2")
+
+
+def _process_probe(word: str, detail: str, remedy: str) -> Finding:
+    path = os.pathsep.join(filter(None, (str(TREE), os.environ.get("PYTHONPATH", ""))))
+    command = [sys.executable, "-m", "sandboxes.runtimes.process.probe", word]
+    failure = _failure_of(command, {**os.environ, "PYTHONPATH": path})
+    if failure is not None:
+        return Finding(word, False, False, failure, remedy)
+    return Finding(word, True, False, detail)
+
+
+def probe_swap() -> Finding:
+    """Whether idle memory of sandboxes can be moved out; without it reclaiming frees nothing."""
+    try:
+        lines = Path("/proc/swaps").read_text().splitlines()[1:]
+    except OSError:
+        lines = []
+    if not lines:
+        return Finding("swap", False, False, "this machine has no swap", "add swap, or zram")
+    return Finding("swap", True, False, f"{len(lines)} swap areas")
+
+
 def _failure_of(command: list[str], environ: Mapping[str, str]) -> str | None:
     try:
         done = subprocess.run(
@@ -224,5 +256,8 @@ CAPABILITIES: Final[Mapping[str, Callable[[], Finding]]] = {
     "reference": probe_reference,
     "gpu": probe_gpu,
     "kvm": probe_kvm,
+    "zygote": probe_zygote,
+    "seccomp": probe_seccomp,
+    "swap": probe_swap,
 }
 """What a test may require by name."""

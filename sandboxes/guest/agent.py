@@ -1,8 +1,9 @@
 """The guest agent: process 1 of a sandbox, one request at a time over fd 0, a stream socket.
 
-Runs as `python -I -S -X utf8 agent.pyc MEMORY PIDS DISK FILES`, standard library only and few
-imports, for it starts with every sandbox. A frame is a big-endian uint32 length and that many
-bytes: fields, each a uint32 length and its bytes; the first names the kind. Numbers are decimal.
+Runs as `python -I -S -X utf8 agent.pyc MEMORY PIDS DISK FILES`, or in a fork of the zygote, standard
+library only and few imports, for it starts with every sandbox. A frame is a big-endian uint32 length
+and that many bytes: fields, each a uint32 length and its bytes; the first names the kind. Numbers
+are decimal.
 
     exec TIMEOUT_MS CAP STDIN ARGV...   python TIMEOUT_MS CAP SOURCE
     read MAX PATH    write PATH CONTENT    shutdown
@@ -28,6 +29,10 @@ HOME = "/work"
 READ_BYTES = 1 << 16
 DRAIN_BYTES = 1 << 20
 """Read at most this much after a command's end: a background process may go on writing for ever."""
+
+TICK_S = 0.5
+"""A sleep of the whole sandbox, paused or starved of CPU, costs a command at most this much of its
+time, give or take a wake-up."""
 
 SIGNALS_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
 """The interpreter ignores them; programs expect the default."""
@@ -68,6 +73,21 @@ class Capture:
         return [b"done", *(b"%d" % number for number in numbers), bytes(out), bytes(err)]
 
 
+class Allowance:
+    """What is left of a command's time. Only time in which this process could run is counted."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._at = time.monotonic()
+
+    def wait_ms(self) -> float:
+        """How long the next wait may be; 0 once nothing is left."""
+        now = time.monotonic()
+        self._left -= min(now - self._at, 2 * TICK_S)
+        self._at = now
+        return max(0.0, min(self._left, TICK_S)) * 1000
+
+
 class Interpreter:
     """The warm child; made at the first `python` request and again after each death."""
 
@@ -95,14 +115,14 @@ class Interpreter:
     def run(self, source: bytes, timeout_s: float, cap: int) -> tuple[list[bytes], bool]:
         """The `done` fields, and whether the child lives on."""
         capture = Capture(self.out, self.err, cap)
-        deadline = time.monotonic() + timeout_s
+        allowance = Allowance(timeout_s)
         poller = select.poll()
         for fd in (self.out, self.err, self.result):
             poller.register(fd, select.POLLIN)
         unsent = memoryview(len(source).to_bytes(4, "big") + source)
         while True:
             unsent = self._send(unsent, poller)
-            left_ms = (deadline - time.monotonic()) * 1000
+            left_ms = allowance.wait_ms()
             if left_ms <= 0:
                 return self._end(capture, timed_out=True)
             for fd, _ in poller.poll(left_ms):
@@ -212,7 +232,7 @@ def run_command(argv: list[bytes], stdin: bytes, timeout_s: float, cap: int) -> 
     capture = Capture(out_r, err_r, cap)
     timed_out, code = False, 127
     if pid:
-        timed_out, code = follow(pid, in_w, stdin, capture, time.monotonic() + timeout_s)
+        timed_out, code = follow(pid, in_w, stdin, capture, Allowance(timeout_s))
     else:
         capture.kept[err_r] += failure.encode(errors="backslashreplace")
         os.close(in_w)
@@ -223,7 +243,7 @@ def run_command(argv: list[bytes], stdin: bytes, timeout_s: float, cap: int) -> 
 
 
 def follow(
-    pid: int, in_w: int, stdin: bytes, capture: Capture, deadline: float
+    pid: int, in_w: int, stdin: bytes, capture: Capture, allowance: Allowance
 ) -> tuple[bool, int]:
     """Feed and read a running command; (timed out, exit code) at its end. Closes `in_w`."""
     exited = os.pidfd_open(pid)
@@ -235,9 +255,9 @@ def follow(
     unsent: memoryview | None = memoryview(stdin)
     timed_out = ended = False
     while not ended:
-        left_ms = (deadline - time.monotonic()) * 1000
+        left_ms = allowance.wait_ms()
         timed_out = ended = left_ms <= 0
-        for fd, _ in poller.poll(max(left_ms, 0)):
+        for fd, _ in poller.poll(left_ms):
             ended = ended or fd == exited
             if fd == in_w and unsent is not None:
                 unsent = feed(in_w, unsent, poller)
@@ -412,14 +432,14 @@ def serve() -> None:
         reap(interpreter.pid if interpreter else 0)
 
 
-def main() -> None:
+def start(caps: list[int]) -> None:
     """Close the host's files that came along, set the limits, say hello, serve."""
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    limit(*(int(text) for text in sys.argv[1:5]))
+    limit(*caps)
     os.makedirs(HOME + "/.tmp", exist_ok=True)
     send([b"hello", b"%d" % PROTOCOL, sys.version.split()[0].encode()])
     serve()
 
 
 if __name__ == "__main__":
-    main()
+    start([int(text) for text in sys.argv[1:5]])

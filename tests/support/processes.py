@@ -27,6 +27,9 @@ HOST_MARKS: Final = {
 SCHEDULER_MARK: Final = "scheduler.main"
 KEEPER_MARK: Final = "-Q hosts"
 RUNNER_MARK: Final = "venusrl.env._runner"
+ZYGOTE_MARK: Final = "sandboxes.guest.zygote"
+"""In the command lines of a zygote, of what waits for it, and of its members."""
+
 GUEST_MARK: Final = "/run/agent"
 
 
@@ -107,6 +110,13 @@ def keeper_of(processes: Sequence[Process], host: Process) -> list[Process]:
 def runners(processes: Sequence[Process]) -> list[Process]:
     """Environment processes: the program inside, not the bubblewraps around it."""
     return of_kind(processes, RUNNER_MARK)
+
+
+def zygote_members(processes: Sequence[Process]) -> list[Process]:
+    """Sandboxes that a zygote forked, and their interpreters; not the zygote, which stays warm."""
+    marked = {p.pid: p for p in of_kind(processes, ZYGOTE_MARK)}
+    above = {pid: marked.get(p.parent) for pid, p in marked.items()}
+    return [p for p in marked.values() if (parent := above[p.pid]) and above[parent.pid]]
 
 
 def bubblewraps(processes: Sequence[Process]) -> list[Process]:

@@ -8,6 +8,7 @@ from domain.ids import AttemptId, group_id
 from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
 from sandboxes.ports import Mount, Sandbox, SandboxSpec
 from sandboxes.runtimes.process import ProcessRuntime
+from sandboxes.runtimes.process.zygote import WARM_MODULES
 from venusrl.env.sandbox import ExecRequest, ExecResult, PythonRequest
 
 ATTEMPT = AttemptId("att_01jtest")
@@ -31,9 +32,9 @@ def spec(
 
 
 @asynccontextmanager
-async def process_runtime(scratch: Path) -> AsyncIterator[ProcessRuntime]:
-    """A runtime whose sandboxes are all gone afterwards."""
-    runtime = ProcessRuntime(scratch / "guest")
+async def process_runtime(scratch: Path, *, is_warm: bool = True) -> AsyncIterator[ProcessRuntime]:
+    """A runtime whose sandboxes are all gone afterwards; from bubblewrap alone if not warm."""
+    runtime = ProcessRuntime(scratch / "guest", WARM_MODULES if is_warm else None)
     try:
         yield runtime
     finally:

@@ -45,6 +45,7 @@ def held(stack: Stack) -> list[str]:
         *processes.hosts(found, "engine"),
         *processes.hosts(found, "trainer"),
         *processes.bubblewraps(found),
+        *processes.zygote_members(found),
         *processes.runners(found),
     ]
     return [*(str(row) for row in leases), *(f"{one.pid} {one.command[:80]}" for one in of_jobs)]

@@ -20,6 +20,7 @@ from typing import Final
 
 from sandboxes.guest import agent
 from sandboxes.ports import ForkFailed, Mount, SandboxSpec
+from sandboxes.runtimes.process import seccomp
 
 BWRAP_VARIABLE: Final = "VENUS_BWRAP_BIN"
 """Names another bubblewrap program than the one that would be found."""
@@ -84,6 +85,13 @@ class Launch:
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self.fds.append(fd)
         self.words += ["--perms", "0644", "--file", str(fd), target]
+
+    def content(self, name: str, content: bytes) -> int:
+        """A descriptor that the child reads this from."""
+        fd = os.memfd_create(name)
+        self.fds.append(fd)
+        os.pwrite(fd, content, 0)
+        return fd
 
     def close(self) -> None:
         """Close our copies; the child has its own."""
@@ -184,11 +192,18 @@ class Installation:
         self._folder.mkdir(parents=True)
         self._agent = self._compile_agent()
         self._etc = self._write_etc()
+        self.filter_program = seccomp.compiled() or b""
+        """Empty where no library compiles it: sandboxes then run without, and the runtime says so."""
         program = find_bwrap()
         self._bwrap, *self._libraries = [
             os.open(path, os.O_PATH | os.O_CLOEXEC)
             for path in (program, *bundled_libraries(program))
         ]
+
+    @property
+    def folder(self) -> Path:
+        """Where the shared files lie."""
+        return self._folder
 
     def close(self) -> None:
         """Forget the files; running sandboxes keep theirs."""
@@ -222,7 +237,11 @@ class Installation:
         """Write the command line of one sandbox; its fd 0 must be the agent's socket."""
         limits = spec.limits
         launch.words += [*_ISOLATION, "--hostname", spec.hostname]
-        launch.words += ["--info-fd", str(info_fd), "--clearenv", *_environment(spec)]
+        if self.filter_program:
+            launch.words += ["--seccomp", str(launch.content("filter", self.filter_program))]
+        launch.words += ["--info-fd", str(info_fd), "--clearenv"]
+        for name, value in variables(spec).items():
+            launch.words += ["--setenv", name, value]
         launch.words += _system_root()
         launch.file(self._agent, AGENT_PATH)
         for target, source in self._etc.items():
@@ -238,8 +257,7 @@ class Installation:
         launch.words += ["--symlink", f"{GUEST_HOME}/.tmp", "/tmp", "--remount-ro", "/"]
         launch.words += ["--chdir", GUEST_HOME, "--"]
         launch.words += [self.interpreter.path, "-I", "-S", "-X", "utf8", AGENT_PATH]
-        caps = (limits.memory_bytes, limits.pids_max, limits.disk_bytes, FILES_MAX)
-        launch.words += [str(cap) for cap in caps]
+        launch.words += [str(cap) for cap in caps(spec)]
 
     def _add_mount(self, launch: Launch, mount: Mount) -> None:
         """As a mount where the sandbox's uid can reach the folder, else file by file."""
@@ -296,8 +314,9 @@ _ISOLATION: Final = (
 the kernel ends everything inside with it."""
 
 
-def _environment(spec: SandboxSpec) -> list[str]:
-    variables = {
+def variables(spec: SandboxSpec) -> dict[str, str]:
+    """The environment of everything inside."""
+    return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": GUEST_HOME,
         "TMPDIR": f"{GUEST_HOME}/.tmp",
@@ -305,7 +324,12 @@ def _environment(spec: SandboxSpec) -> list[str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "VENUS_SEED": str(spec.seed),
     }
-    return [word for name, value in variables.items() for word in ("--setenv", name, value)]
+
+
+def caps(spec: SandboxSpec) -> list[int]:
+    """Hard limits in the order in which the guest agent takes them."""
+    limits = spec.limits
+    return [limits.memory_bytes, limits.pids_max, limits.disk_bytes, FILES_MAX]
 
 
 def _system_root() -> list[str]:

@@ -1,4 +1,7 @@
-"""The `process` runtime: forks bubblewrap sandboxes, watches their memory, destroys whole trees.
+"""The `process` runtime: forks sandboxes, watches their memory, destroys whole trees.
+
+Members come from the zygote. Bubblewrap starts those that want a folder of the host mounted, and all
+of them where no zygote can be had; `zygote_failure` says why not.
 
 All starts happen on the event loop's thread, which must be the process's main thread: a sandbox
 dies with the thread that started it. A start costs the loop one fork; the rest is awaited.
@@ -20,8 +23,12 @@ from sandboxes.ports import (
     Listener,
     SandboxSpec,
 )
+from sandboxes.runtimes.process import page_out, seccomp
+from sandboxes.runtimes.process.bodies import BwrapBodies
 from sandboxes.runtimes.process.bwrap import Installation
-from sandboxes.runtimes.process.sandbox import ProcessSandbox, start
+from sandboxes.runtimes.process.sandbox import Bodies, ProcessSandbox, start
+from sandboxes.runtimes.process.zygote import WARM_MODULES, Zygote, ZygoteBodies, launch
+from venusrl.env.sandbox import SandboxError
 
 STARTS_MAX: Final = 8
 """Starts in flight; more of them would only wait for the same cores."""
@@ -40,12 +47,20 @@ count, and must not fire before it."""
 
 
 class ProcessRuntime:
-    """Sandboxes of this machine over bubblewrap."""
+    """Sandboxes of this machine that share its kernel."""
 
-    def __init__(self, scratch: Path) -> None:
-        """`scratch` is a folder of its own for the files that all sandboxes share."""
+    def __init__(self, scratch: Path, warm: Sequence[str] | None = WARM_MODULES) -> None:
+        """`scratch` is a folder of its own for the files that all sandboxes share.
+
+        `warm` names the modules that the zygote imports; None: no zygote.
+        """
         assert threading.current_thread() is threading.main_thread()
+        self.zygote_failure: str | None = "not wanted" if warm is None else None
+        """Why members do not come from a zygote here; None while they do."""
         self._scratch = scratch
+        self._warm = tuple(warm or ())
+        self._zygote: Zygote | None = None
+        self._zygote_starts = asyncio.Lock()
         self._installation: Installation | None = None
         self._starts = asyncio.Semaphore(STARTS_MAX)
         self._members: dict[MemberKey, asyncio.Task[ProcessSandbox]] = {}
@@ -54,16 +69,21 @@ class ProcessRuntime:
         self._watch: asyncio.Task[None] | None = None
 
     def capabilities(self) -> Capabilities:
-        """Namespaces only, and nothing that needs a frozen memory image."""
+        """Namespaces only, and nothing that needs a frozen memory image.
+
+        Before the first fork `cow_memory` is what is expected, afterwards what is so.
+        """
         return Capabilities(
             isolation=Isolation.NAMESPACES,
-            cow_memory=False,
+            cow_memory=self.zygote_failure is None,
             live_fork=False,
             balloon=False,
-            page_out=False,
+            page_out=page_out.is_possible(),
             checkpoint=False,
             network=False,
             rootless=True,
+            pause=True,
+            syscall_filter=self._has_filter(),
         )
 
     def listen(self, listener: Listener) -> None:
@@ -92,6 +112,18 @@ class ProcessRuntime:
         """Keys of all live sandboxes."""
         return tuple(self._live)
 
+    async def pause(self, key: MemberKey) -> None:
+        """Stop all its processes. Raises SandboxError."""
+        await self._known(key).pause()
+
+    async def resume(self, key: MemberKey) -> None:
+        """Let them go on. Raises SandboxError."""
+        await self._known(key).resume()
+
+    async def reclaim(self, key: MemberKey, bytes_: int) -> int:
+        """Move about so many bytes to swap; how many went, 0 without swap. Raises SandboxError."""
+        return await self._known(key).reclaim(bytes_)
+
     async def destroy(self, key: MemberKey) -> None:
         """End a sandbox and all its processes; returns when they are gone."""
         task = self._members.pop(key, None)
@@ -114,9 +146,23 @@ class ProcessRuntime:
             await asyncio.gather(self._watch, return_exceptions=True)
             self._watch = None
         await asyncio.gather(*(self.destroy(key) for key in tuple(self._members)))
+        if self._zygote is not None:
+            await self._zygote.close()
+            self._zygote = None
         if self._installation is not None:
             self._installation.close()
             self._installation = None
+
+    def _has_filter(self) -> bool:
+        if self._installation is not None:
+            return bool(self._installation.filter_program)
+        return seccomp.compiled() is not None
+
+    def _known(self, key: MemberKey) -> ProcessSandbox:
+        sandbox = self._live.get(key)
+        if sandbox is None:
+            raise SandboxError("lost", "there is no such sandbox")
+        return sandbox
 
     def _member(self, spec: SandboxSpec) -> asyncio.Task[ProcessSandbox]:
         task = self._members.get(spec.key)
@@ -125,13 +171,27 @@ class ProcessRuntime:
         return task
 
     async def _start(self, spec: SandboxSpec) -> ProcessSandbox:
-        assert self._installation is not None
         async with self._starts:
-            sandbox = await start(spec, self._installation, self._gone)
+            sandbox = await start(spec, await self._bodies(spec), self._gone)
         if sandbox.ended.is_set():
             raise ForkFailed(f"a sandbox ended as it started: {sandbox.cause}")
         self._live[spec.key] = sandbox
         return sandbox
+
+    async def _bodies(self, spec: SandboxSpec) -> Bodies:
+        """The zygote, if it can make this one."""
+        assert self._installation is not None
+        async with self._zygote_starts:
+            if self._zygote is not None and not self._zygote.is_alive:
+                self._zygote = None
+            if self._zygote is None and self.zygote_failure is None and not spec.mounts:
+                try:
+                    self._zygote = await launch(self._installation, self._warm)
+                except ForkFailed as error:
+                    self.zygote_failure = str(error)
+        if self._zygote is None or spec.mounts:
+            return BwrapBodies(self._installation)
+        return ZygoteBodies(self._zygote, self._installation.drops_root)
 
     def _gone(self, sandbox: ProcessSandbox) -> None:
         if sandbox.wanted or sandbox.key not in self._live:
@@ -153,7 +213,7 @@ class ProcessRuntime:
 
 
 def _check(sandbox: ProcessSandbox) -> None:
-    limits, stats = sandbox.spec.limits, sandbox.stats()
+    limits, stats = sandbox.spec.limits, sandbox.held()
     if stats.private_bytes > limits.memory_bytes:
         held = f"{stats.private_bytes} of {limits.memory_bytes} bytes"
         sandbox.kill(EventKind.OOM, f"out of memory: its processes held {held}")

@@ -1,25 +1,21 @@
-"""One `process` sandbox: a bubblewrap child, the link to its guest agent, its end.
+"""One `process` sandbox: its processes, the link to its guest agent, its end.
 
-States: starting until the guest's hello, live, then gone for ever. It is gone when bubblewrap was
-reaped and process 1 inside has exited, which the kernel lets it do only after all others inside;
-whoever caused that, `ended` is set and every call fails with `lost`.
+States: starting until the guest's hello, live, paused and live again, then gone for ever. It is gone
+when nothing inside runs any more; whoever caused that, `ended` is set and every call fails with `lost`.
 """
 
 import asyncio
-import json
-import os
-import signal
 import socket
-import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from domain.sandbox import MemberKey
 from sandboxes.ports import EventKind, ForkFailed, SandboxEvent, SandboxSpec, SandboxStats
 from sandboxes.runtimes.guest_link import GuestLink
-from sandboxes.runtimes.process.bwrap import Installation, Launch
+from sandboxes.runtimes.process import page_out, pausing
+from sandboxes.runtimes.process.bodies import Body
+from sandboxes.runtimes.process.inside import Inside
 from sandboxes.runtimes.process.usage import UsageReader
 from venusrl.env.sandbox import (
     ExecRequest,
@@ -35,8 +31,20 @@ START_TIMEOUT_S: Final = 30.0
 REAP_TIMEOUT_S: Final = 10.0
 """The kernel ends a killed tree in milliseconds; waiting longer is for a machine that swaps."""
 
-STDERR_BYTES_MAX: Final = 4096
-"""Kept of what bubblewrap says about a start that failed."""
+NOTHING: Final = SandboxStats(0, 0)
+
+
+class Bodies(Protocol):
+    """Makes the processes of sandboxes."""
+
+    @property
+    def warm_bytes(self) -> int:
+        """Anonymous bytes that every member maps from the start and shares with all others."""
+        ...
+
+    async def make(self, spec: SandboxSpec, agent_socket: socket.socket) -> Body:
+        """Start one whose agent speaks over this socket. Raises ForkFailed, OSError."""
+        ...
 
 
 class ProcessSandbox:
@@ -45,7 +53,8 @@ class ProcessSandbox:
     def __init__(
         self,
         spec: SandboxSpec,
-        child: subprocess.Popen[bytes],
+        body: Body,
+        warm_bytes: int,
         on_gone: Callable[["ProcessSandbox"], None],
     ) -> None:
         self.spec = spec
@@ -56,18 +65,26 @@ class ProcessSandbox:
         self.kind = EventKind.EXITED
         self.cause = ""
         self._on_gone = on_gone
-        self._child = child
+        self._body = body
+        self._warm_bytes = warm_bytes
         self._complaint = ""
+        self._inside: Inside | None = None
         self._usage: UsageReader | None = None
-        self._init: int | None = None
-        """Pidfd of process 1 inside, once known."""
-        self._pidfd = os.pidfd_open(child.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+        self._moving = asyncio.Lock()
+        """Pauses and resumes come one after the other."""
+        self._stopped_before: frozenset[str] | None = None
+        """While paused: the processes that had stopped by themselves."""
+        body.follow(self._over)
 
     @property
     def key(self) -> MemberKey:
         """Whose it is."""
         return self.spec.key
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether its processes stand still."""
+        return self._stopped_before is not None
 
     def call(self, request: SandboxRequest) -> asyncio.Future[SandboxResult]:
         """Run one request; timeouts are cut to the sandbox's limit."""
@@ -77,14 +94,53 @@ class ProcessSandbox:
 
     def stats(self) -> SandboxStats:
         """What it costs now; zeros once it is gone."""
-        return self._usage.read() if self._usage else SandboxStats(0, 0)
+        return self._usage.read() if self._usage else NOTHING
+
+    def held(self) -> SandboxStats:
+        """What its limits are held against: what it shares with the zygote counts too."""
+        return self._usage.held() if self._usage else NOTHING
+
+    async def pause(self) -> None:
+        """Stop all its processes. Raises SandboxError; then it runs on."""
+        async with self._moving:
+            if self.is_paused:
+                return
+            inside = self._here()
+            self.link.hold()
+            try:
+                stopped = await pausing.stop(inside)
+                self._here()
+                self._stopped_before = stopped
+            finally:
+                if not self.is_paused:
+                    self.link.go_on()
+
+    async def resume(self) -> None:
+        """Let its processes go on. Raises SandboxError."""
+        async with self._moving:
+            inside = self._here()
+            if self._stopped_before is not None:
+                pausing.go_on(inside, self._stopped_before)
+                self._stopped_before = None
+                self.link.go_on()
+
+    async def reclaim(self, bytes_: int) -> int:
+        """Move about so many bytes of its memory to swap; how many went. Raises SandboxError."""
+        async with self._moving:
+            inside = self._here()
+            if bytes_ <= 0 or not page_out.is_possible():
+                return 0
+            before = inside.resident_bytes()
+            await asyncio.to_thread(page_out.page_out, inside.pid, bytes_)
+            self._here()
+            return max(0, before - inside.resident_bytes())
 
     def kill(self, kind: EventKind, cause: str) -> None:
         """End it and everything inside; the first cause counts."""
         if not self.cause:
             self.kind, self.cause = kind, cause
         if not self.ended.is_set():
-            self._child.send_signal(signal.SIGKILL)
+            self._body.kill()
         self.link.fail(self.cause)
 
     async def gone(self) -> None:
@@ -96,51 +152,34 @@ class ProcessSandbox:
         """How it ended."""
         return SandboxEvent(self.key, self.kind, self.cause)
 
-    async def greeted(self, info: int) -> None:
+    async def greeted(self) -> None:
         """Wait for the guest's hello, then open its /proc. Raises ForkFailed."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self.link.ready
-            pid = json.loads(os.read(info, 4096))["child-pid"]
-            self._init = os.pidfd_open(pid)
-            self._usage = UsageReader(pid)
-        except (SandboxError, TimeoutError, OSError, ValueError, KeyError) as error:
+            self._inside = Inside(self._body.identify())
+            self._usage = UsageReader(self._inside, self._warm_bytes)
+        except (SandboxError, TimeoutError, OSError, ValueError) as error:
             self.kill(EventKind.LOST, "it did not start")
             await self.gone()
             raise ForkFailed(f"a sandbox did not start: {self._complaint or error}") from error
-        finally:
-            os.close(info)
+
+    def _here(self) -> Inside:
+        if self._inside is None or self.ended.is_set():
+            raise SandboxError("lost", self.cause or "it has ended")
+        return self._inside
 
     def _bounded(self, timeout_s: float) -> float:
         most = self.spec.limits.exec_timeout_s
         return timeout_s if 0.001 <= timeout_s <= most else most
 
-    def _reap(self) -> None:
-        loop = asyncio.get_running_loop()
-        code = self._child.poll()
-        if code is None:
-            return
-        loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._complaint = _last_words(self._child)
-        said = f": {self._complaint}" if self._complaint else ""
-        self.cause = self.cause or f"its process ended with status {code}{said}"
-        if self._init is None:
-            self._emptied()
-        else:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._init, signal.SIGKILL)
-            loop.add_reader(self._init, self._emptied)
-
-    def _emptied(self) -> None:
-        """Bubblewrap is reaped and nothing inside runs any more."""
-        if self._init is not None:
-            asyncio.get_running_loop().remove_reader(self._init)
-            os.close(self._init)
-            self._init = None
-        if self._usage is not None:
-            self._usage.close()
-            self._usage = None
+    def _over(self, how: str, said: str) -> None:
+        """Nothing inside runs any more."""
+        self._complaint = said
+        self.cause = self.cause or (f"{how}: {said}" if said else how)
+        if self._inside is not None:
+            self._inside.close()
+            self._inside = self._usage = None
         self.ended.set()
         self.link.fail(self.cause)
         self._on_gone(self)
@@ -150,55 +189,29 @@ class ProcessSandbox:
             self.kill(EventKind.LOST, cause)
 
 
-def _last_words(child: subprocess.Popen[bytes]) -> str:
-    """What bubblewrap said, then its pipe is closed."""
-    assert child.stderr is not None
-    with child.stderr as stream:
-        os.set_blocking(stream.fileno(), False)
-        return (stream.read(STDERR_BYTES_MAX) or b"").decode(errors="replace").strip()
-
-
 async def start(
-    spec: SandboxSpec, installation: Installation, on_gone: Callable[[ProcessSandbox], None]
+    spec: SandboxSpec, bodies: Bodies, on_gone: Callable[[ProcessSandbox], None]
 ) -> ProcessSandbox:
     """Start one sandbox and wait for its agent. Raises ForkFailed; nothing is left then."""
     ours, theirs = socket.socketpair()
-    info_r, info_w = os.pipe()
     try:
-        child = _spawn(spec, installation, theirs, info_w)
-    except (OSError, subprocess.SubprocessError, ForkFailed) as error:
+        body = await bodies.make(spec, theirs)
+    except OSError as error:
         ours.close()
-        os.close(info_r)
-        raise ForkFailed(f"cannot start bubblewrap: {error}") from error
+        raise ForkFailed(f"cannot start a sandbox: {error}") from error
+    except BaseException:
+        ours.close()
+        raise
     finally:
         theirs.close()
-        os.close(info_w)
     ours.setblocking(False)
-    sandbox = ProcessSandbox(spec, child, on_gone)
+    sandbox = ProcessSandbox(spec, body, bodies.warm_bytes, on_gone)
     try:
         await asyncio.get_running_loop().create_connection(lambda: sandbox.link, sock=ours)
-        await sandbox.greeted(info_r)
+        await sandbox.greeted()
     except BaseException:
         sandbox.wanted = True
         sandbox.kill(EventKind.LOST, "its start was given up")
         await sandbox.gone()
         raise
     return sandbox
-
-
-def _spawn(
-    spec: SandboxSpec, installation: Installation, agent_socket: socket.socket, info_fd: int
-) -> subprocess.Popen[bytes]:
-    launch = Launch()
-    try:
-        installation.describe(launch, spec, info_fd)
-        return subprocess.Popen(
-            installation.command(launch),
-            stdin=agent_socket.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=installation.passed(launch, info_fd),
-            env=installation.variables,
-        )
-    finally:
-        launch.close()

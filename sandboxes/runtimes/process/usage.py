@@ -1,55 +1,84 @@
 """Reads what a sandbox holds: memory that it shares with nobody, and its processes.
 
-The sandbox's own /proc lists exactly its processes; the host keeps a descriptor of it. Private
-bytes are anonymous and swapped pages of all processes, and shared-memory pages of the one that maps
-most of them: two processes may map the same ones.
+Private bytes are anonymous and swapped pages of all processes, and shared-memory pages of the one that
+maps most of them: two processes may map the same ones. A fork of the zygote also maps the zygote's
+anonymous pages, once for each of its processes that has not executed another program. The kernel
+says how many of a process's pages others map, not who: up to as many as the zygote holds are taken
+for the zygote's. That is for the pool's account. What holds a limit takes them off once, for process 1,
+which is always such a fork.
 """
 
-import os
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from sandboxes.ports import SandboxStats
+from sandboxes.runtimes.process.inside import Inside
 
-_FIGURES: Final = re.compile(rb"^(RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
-STATUS_BYTES_MAX: Final = 4096
-"""A status file is a third of it."""
+_STATUS: Final = re.compile(rb"^(RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
+_ROLLUP: Final = re.compile(rb"^(Shared_Dirty):\s+(\d+) kB$", re.MULTILINE)
+
+LOOK_EVERY: Final = 30
+"""Asking what is shared costs the kernel a walk over all pages, ten times as much as the rest. It only
+shrinks, as pages are written to: until the next look a process counts too little by that much."""
 
 
 class UsageReader:
-    """Measures one sandbox by the host's process id of its process 1."""
+    """Measures one sandbox. `warm_bytes` is what the zygote held when it was warm, else 0."""
 
-    def __init__(self, pid: int) -> None:
-        self._proc = os.open(f"/proc/{pid}/root/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def __init__(self, inside: Inside, warm_bytes: int = 0) -> None:
+        self._inside = inside
+        self._warm_kb = warm_bytes // 1024
+        self._inherited: dict[str, int] = {}
+        """Per process, what it shared with the zygote when that was last looked at."""
+        self._reads = 0
 
     def read(self) -> SandboxStats:
         """What is held now; zeros once the sandbox is gone."""
+        if not self._warm_kb:
+            return self.held()
+        private = shared = 0
+        names = self._inside.names()
+        self._forget(names)
+        for name in names:
+            figures = _figures(_STATUS, self._inside.read(name, "status"))
+            own = figures.get("RssAnon", 0) + figures.get("VmSwap", 0)
+            private += max(0, own - self._shared_with_zygote(name))
+            shared = max(shared, figures.get("RssShmem", 0))
+        return SandboxStats((private + shared) * 1024, len(names))
+
+    def held(self) -> SandboxStats:
+        """The same for its limits: what children share with process 1 counts in each of them."""
         private = shared = pids = 0
-        for name in self._names():
-            figures = dict(_FIGURES.findall(self._status(name)))
-            private += int(figures.get(b"RssAnon", 0)) + int(figures.get(b"VmSwap", 0))
-            shared = max(shared, int(figures.get(b"RssShmem", 0)))
+        for name in self._inside.names():
+            figures = _figures(_STATUS, self._inside.read(name, "status"))
+            private += figures.get("RssAnon", 0) + figures.get("VmSwap", 0)
+            shared = max(shared, figures.get("RssShmem", 0))
             pids += 1
-        return SandboxStats((private + shared) * 1024, pids)
+        return SandboxStats((max(0, private - self._warm_kb) + shared) * 1024, pids)
 
-    def close(self) -> None:
-        """Forget the sandbox."""
-        os.close(self._proc)
+    def _forget(self, names: list[str]) -> None:
+        self._reads += 1
+        if self._reads % LOOK_EVERY == 0:
+            self._inherited.clear()
+        self._inherited = {name: self._inherited[name] for name in names if name in self._inherited}
 
-    def _names(self) -> list[str]:
-        try:
-            return [name for name in os.listdir(self._proc) if name.isdigit()]
-        except OSError:
-            return []
+    def _shared_with_zygote(self, name: str) -> int:
+        if name not in self._inherited:
+            rollup = _figures(_ROLLUP, self._inside.read(name, "smaps_rollup"))
+            self._inherited[name] = min(rollup.get("Shared_Dirty", 0), self._warm_kb)
+        return self._inherited[name]
 
-    def _status(self, name: str) -> bytes:
-        try:
-            fd = os.open(f"{name}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
-        except OSError:
-            return b""
-        try:
-            return os.read(fd, STATUS_BYTES_MAX)
-        except OSError:
-            return b""
-        finally:
-            os.close(fd)
+
+def anonymous_bytes(pid: int) -> int:
+    """What one process of this machine holds by itself; 0 once it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return 0
+    return _figures(_STATUS, text).get("RssAnon", 0) * 1024
+
+
+def _figures(pattern: re.Pattern[bytes], text: bytes) -> Mapping[str, int]:
+    return {name.decode(): int(value) for name, value in pattern.findall(text)}

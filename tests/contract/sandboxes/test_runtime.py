@@ -1,15 +1,12 @@
 """What every sandbox runtime must do; one more runtime is one more parameter."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from domain.sandbox import SandboxLimits
 from sandboxes.ports import EventKind, Runtime, SandboxEvent
-from tests.support.requirements import requires
-from tests.support.sandboxes import member, process_runtime, python, shell, spec
+from tests.support.sandboxes import member, python, shell, spec
 from tests.support.waiting import eventually
 from venusrl.env.sandbox import (
     FILE_BYTES_MAX,
@@ -19,16 +16,6 @@ from venusrl.env.sandbox import (
     SandboxError,
     WriteRequest,
 )
-
-pytestmark = requires("bwrap")
-
-
-@pytest.fixture(params=["process"])
-async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
-    """Each runtime in turn."""
-    assert request.param == "process"
-    async with process_runtime(tmp_path) as made:
-        yield made
 
 
 async def test_the_same_member_is_one_sandbox(runtime: Runtime) -> None:

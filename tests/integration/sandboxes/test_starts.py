@@ -42,7 +42,7 @@ async def test_a_program_in_a_private_folder_starts_sandboxes(
     private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BWRAP_VARIABLE, str(copied_program(private)))
-    async with process_runtime(private) as runtime:
+    async with process_runtime(private, is_warm=False) as runtime:
         (sandbox,) = await runtime.fork([spec()])
         assert (await python(sandbox, "print(1)")).stdout == b"1\n"
 
@@ -70,7 +70,7 @@ async def test_a_start_that_fails_says_why_and_is_no_end_of_a_sandbox(
         os.chmod(folder, 0o755)
     monkeypatch.setenv(BWRAP_VARIABLE, str(broken))
     ends: list[SandboxEvent] = []
-    async with process_runtime(tmp_path) as runtime:
+    async with process_runtime(tmp_path, is_warm=False) as runtime:
         runtime.listen(ends.append)
         with pytest.raises(ForkFailed, match="no room for a namespace"):
             await runtime.fork([spec(0), spec(1)])

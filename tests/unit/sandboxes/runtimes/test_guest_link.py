@@ -133,6 +133,26 @@ async def test_a_guest_that_is_silent_past_the_timeout_is_cut_off(
     assert await lost(answer) == LATE
 
 
+async def test_no_deadline_runs_while_its_sandbox_is_paused(
+    guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest_link, "ANSWER_GRACE_S", 0.05)
+    before = guest.link.call(PythonRequest("x", timeout_s=0.01))
+    guest.link.hold()
+    meanwhile = guest.link.call(PythonRequest("y", timeout_s=0.01))
+    done, _ = await asyncio.wait({before, meanwhile}, timeout=0.3)
+    assert not done
+    guest.link.go_on()
+    assert await lost(before) == LATE
+    await lost(meanwhile)
+
+
+async def test_bytes_after_the_end_of_a_link_are_not_kept(guest: Guest) -> None:
+    guest.link.fail("test")
+    guest.link.data_received(b"x" * 1000)
+    assert len(guest.link._buffer) == 0
+
+
 async def test_the_deadline_of_a_request_starts_when_its_turn_comes(
     guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
