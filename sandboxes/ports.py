@@ -60,10 +60,14 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStats:
-    """What a sandbox costs now. `private_bytes` is memory that no other sandbox shares."""
+    """What a sandbox costs now. `private_bytes` is memory that no other sandbox shares, swapped pages
+    included; `overhead_bytes` is what its machine's own process holds besides."""
 
     private_bytes: int
     pids: int
+    swapped_bytes: int = 0
+    shared_bytes: int = 0
+    overhead_bytes: int = 0
 
 
 class EventKind(StrEnum):
@@ -134,6 +138,18 @@ class Runtime(Protocol):
 
     def keys(self) -> tuple[MemberKey, ...]:
         """Keys of all live sandboxes."""
+        ...
+
+    async def pause(self, key: MemberKey) -> None:
+        """Let it use no CPU until it is resumed or called. Raises SandboxError for an unknown key."""
+        ...
+
+    async def resume(self, key: MemberKey) -> None:
+        """Let it run again; nothing if it does. Raises SandboxError for an unknown key."""
+        ...
+
+    async def reclaim(self, key: MemberKey, wanted_bytes: int) -> int:
+        """Take memory back without ending anything; bytes by which it holds less. Zero for unknown keys."""
         ...
 
     async def destroy(self, key: MemberKey) -> None:
