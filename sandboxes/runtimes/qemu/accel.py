@@ -25,6 +25,9 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 DEADLINE_S: Final = 8.0
 """A guest with virtualization is up in half a second, where all is well."""
 
+WHY_CHARS: Final = 160
+"""Of QEMU's complaint: the line that says what it could not do."""
+
 TINY_BYTES: Final = 128 * MIB
 
 
@@ -73,6 +76,7 @@ async def _try_kvm(hardware: Hardware) -> Verdict:
         except TimeoutError:
             return Verdict(Accel.TCG, f"with KVM a guest did not boot in {DEADLINE_S:.0f} s")
         except SandboxError as error:
-            return Verdict(Accel.TCG, f"with KVM no guest boots: {error.detail}")
+            said = " ".join(error.detail.split())[:WHY_CHARS]
+            return Verdict(Accel.TCG, f"with KVM no guest boots: {said}")
         finally:
             await end_machine(started, "the probe is over")

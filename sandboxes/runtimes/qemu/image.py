@@ -116,7 +116,7 @@ def _add_python(archive: Archive) -> None:
             archive.file(name, Path(name).resolve(), 0o755)
     with tempfile.TemporaryDirectory() as folder:
         for name in ("agent", "warm"):
-            archive.file(f"venus/{name}.pyc", _compiled(python, name, Path(folder)).read_bytes())
+            archive.file(f"venus/{name}.pyc", compile_module(python, name, Path(folder)).read_bytes())
     archive.file("venus/python", f"{python} {version}\n".encode())
 
 
@@ -128,7 +128,8 @@ def _library_files(library: Path) -> Iterator[Path]:
             yield path
 
 
-def _compiled(python: str, name: str, folder: Path) -> Path:
+def compile_module(python: str, name: str, folder: Path) -> Path:
+    """Bytecode of a module of the guest, made by the interpreter that will run it."""
     source, target = folder / f"{name}.py", folder / f"{name}.pyc"
     source.write_bytes((GUEST / f"{name}.py").read_bytes())
     names = f"{str(source)!r}, {str(target)!r}, {name!r}"
