@@ -37,6 +37,10 @@ class Capabilities:
     checkpoint: bool
     network: bool
     rootless: bool
+    pause: bool = False
+    """Without it `pause` is refused."""
+    syscall_filter: bool = False
+    """Whether system calls that no tool needs are refused inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +145,24 @@ class Runtime(Protocol):
         ...
 
     async def pause(self, key: MemberKey) -> None:
-        """Let it use no CPU until it is resumed or called. Raises SandboxError for an unknown key."""
+        """Stop all its processes; returns when they stand still. A paused one stays as it is.
+
+        Nothing inside is lost. Calls wait, and time that passes is not charged to them. Raises
+        SandboxError: `lost` for a key that has no sandbox, `refused` where it cannot be done; then
+        the sandbox runs on.
+        """
         ...
 
     async def resume(self, key: MemberKey) -> None:
-        """Let it run again; nothing if it does. Raises SandboxError for an unknown key."""
+        """Let a paused sandbox go on; a running one stays as it is. Raises SandboxError, `lost`."""
         ...
 
-    async def reclaim(self, key: MemberKey, wanted_bytes: int) -> int:
-        """Take memory back without ending anything; bytes by which it holds less. Zero for unknown keys."""
+    async def reclaim(self, key: MemberKey, bytes_: int) -> int:
+        """Take idle memory back, about so many bytes; how many the node got, 0 where it cannot.
+
+        Nothing inside is lost: what is needed again comes back at the cost of reading it. Meant for
+        paused sandboxes. Raises SandboxError, `lost`.
+        """
         ...
 
     async def destroy(self, key: MemberKey) -> None:

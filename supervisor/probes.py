@@ -190,6 +190,13 @@ def probe_kvm() -> Finding:
     return Finding("kvm", is_there, False, f"{detail}; not probed by a boot here")
 
 
+def probe_compiler() -> Finding:
+    """Whether there is a C compiler, for the native guest agent."""
+    found = shutil.which("cc")
+    remedy = "" if found else "run scripts/install_guest.sh (Debian and its relatives)"
+    return Finding("compiler", found is not None, False, found or "no C compiler (cc)", remedy)
+
+
 def probe_qemu() -> Finding:
     """Whether a machine can be cloned from a template and runs code; made once, that takes a while."""
     environ = _tree_environ()
@@ -254,6 +261,7 @@ CAPABILITIES: Final[Mapping[str, Callable[[], Finding]]] = {
     "reference": probe_reference,
     "gpu": probe_gpu,
     "kvm": probe_kvm,
+    "compiler": probe_compiler,
     "qemu": probe_qemu,
 }
 """What a test may require by name."""

@@ -13,7 +13,7 @@ import random
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import agent  # type: ignore[import-not-found,unused-ignore]  # noqa: E402 - lies beside this file
+import agent  # type: ignore[import-not-found,unused-ignore]  # lies beside this file
 
 del sys.path[0]
 

@@ -130,7 +130,9 @@ def decode_answer(request: AgentRequest, fields: list[bytes], output_cap: int) -
             return content
         case WriteRequest() | Place() | PrepareSnapshot() | SetClock() | Trim(), [b"ok"]:
             return None
-        case ReadRequest() | WriteRequest() | Place(), [b"error", reason, detail] if reason in _REASONS:
+        case ReadRequest() | WriteRequest() | Place(), [b"error", reason, detail] if (
+            reason in _REASONS
+        ):
             raise SandboxError(_REASONS[reason], detail[:200].decode(errors="replace"))
     raise GuestProtocolError("not an answer to this request")
 
@@ -169,6 +171,7 @@ class GuestLink(asyncio.Protocol):
         self._line: deque[_Pending] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._lost: str | None = None
+        self._is_held = False
 
     @property
     def is_busy(self) -> bool:
@@ -199,6 +202,16 @@ class GuestLink(asyncio.Protocol):
             self._watch_head()
         return answer
 
+    def hold(self) -> None:
+        """Its sandbox is paused: no deadline runs."""
+        self._is_held = True
+        self._watch_head()
+
+    def go_on(self) -> None:
+        """Its sandbox runs again: the first request in line has its whole time once more."""
+        self._is_held = False
+        self._watch_head()
+
     def fail(self, cause: str) -> None:
         """Break the link: everything that waits, and everything to come, is lost."""
         if self._lost is not None:
@@ -227,6 +240,8 @@ class GuestLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop: cut frames, never holding more than one and a read of the next."""
+        if self._lost is not None:
+            return
         self._buffer += data
         try:
             while self._lost is None and (body := self._next_body()) is not None:
@@ -279,7 +294,7 @@ class GuestLink(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._line:
+        if self._line and not self._is_held:
             request = self._line[0].request
             limit_s = FILE_TIMEOUT_S
             if isinstance(request, ExecRequest | PythonRequest):

@@ -22,6 +22,7 @@ from sandboxes.ports import (
 )
 from sandboxes.runtimes.process.bwrap import Installation
 from sandboxes.runtimes.process.sandbox import ProcessSandbox, start
+from venusrl.env.sandbox import SandboxError
 
 STARTS_MAX: Final = 8
 """Starts in flight; more of them would only wait for the same cores."""
@@ -91,6 +92,20 @@ class ProcessRuntime:
     def keys(self) -> tuple[MemberKey, ...]:
         """Keys of all live sandboxes."""
         return tuple(self._live)
+
+    async def pause(self, key: MemberKey) -> None:
+        """Refused: its processes cannot be stopped together."""
+        raise SandboxError("refused", "this runtime cannot pause")
+
+    async def resume(self, key: MemberKey) -> None:
+        """Nothing: none is ever paused."""
+        if key not in self._live:
+            raise SandboxError("lost", "there is no such sandbox")
+
+    async def reclaim(self, key: MemberKey, bytes_: int) -> int:
+        """Zero: nothing can be taken back."""
+        await self.resume(key)
+        return 0
 
     async def destroy(self, key: MemberKey) -> None:
         """End a sandbox and all its processes; returns when they are gone."""

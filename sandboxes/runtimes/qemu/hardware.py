@@ -60,12 +60,14 @@ def find_hardware() -> Hardware:
 def _image(tools: Tools, agent: Path, folder: Path, *, with_python: bool) -> Path:
     """The image's file, named by its content."""
     archive = make_image(tools, agent, with_python=with_python)
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        archive.write(file)
-    digest = hashlib.sha256(Path(file.name).read_bytes()).hexdigest()[:24]
-    target = folder / f"image-{digest}.cpio"
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, target)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch, "image")
+        with made.open("wb") as file:
+            archive.write(file)
+        digest = hashlib.sha256(made.read_bytes()).hexdigest()[:24]
+        target = folder / f"image-{digest}.cpio"
+        made.chmod(0o644)
+        os.replace(made, target)
     return target
 
 

@@ -116,7 +116,9 @@ def _add_python(archive: Archive) -> None:
             archive.file(name, Path(name).resolve(), 0o755)
     with tempfile.TemporaryDirectory() as folder:
         for name in ("agent", "warm"):
-            archive.file(f"venus/{name}.pyc", compile_module(python, name, Path(folder)).read_bytes())
+            archive.file(
+                f"venus/{name}.pyc", compile_module(python, name, Path(folder)).read_bytes()
+            )
     archive.file("venus/python", f"{python} {version}\n".encode())
 
 

@@ -14,9 +14,7 @@ from typing import Final
 
 from sandboxes.ports import SandboxStats
 
-_HEADER: Final = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+) *(.*)$"
-)
+_HEADER: Final = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+) *(.*)$")
 _FIGURE: Final = re.compile(rb"^(Rss|Anonymous|Swap):\s+(\d+) kB")
 
 SYS_PROCESS_MADVISE: Final = 440

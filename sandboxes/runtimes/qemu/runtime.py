@@ -62,6 +62,7 @@ class QemuRuntime:
             checkpoint=False,
             network=False,
             rootless=True,
+            pause=True,
         )
 
     def listen(self, listener: Listener) -> None:
@@ -103,17 +104,16 @@ class QemuRuntime:
         return tuple(self._live)
 
     async def pause(self, key: MemberKey) -> None:
-        """Let it use no CPU until it is resumed or called. Raises SandboxError."""
+        """Stop its processor. Raises SandboxError."""
         await self._known(key).pause()
 
     async def resume(self, key: MemberKey) -> None:
-        """Let it run again; nothing if it does. Raises SandboxError."""
+        """Let it go on, with the right time. Raises SandboxError."""
         await self._known(key).resume()
 
-    async def reclaim(self, key: MemberKey, wanted_bytes: int) -> int:
-        """Take memory back without ending anything; bytes by which it holds less."""
-        sandbox = self._live.get(key)
-        return 0 if sandbox is None else await sandbox.reclaim(wanted_bytes)
+    async def reclaim(self, key: MemberKey, bytes_: int) -> int:
+        """Take memory back: paused, to swap; running, what the guest can spare. Raises SandboxError."""
+        return await self._known(key).reclaim(bytes_)
 
     async def destroy(self, key: MemberKey) -> None:
         """End a sandbox and its machine; returns when it is gone."""

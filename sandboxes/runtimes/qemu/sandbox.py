@@ -1,7 +1,8 @@
 """One clone: its machine, the link to its agent, its pauses, its end.
 
 States: starting until the agent's hello, which answers `resume`: no call reaches a clone that was not
-reseeded. Then live, running or paused, then gone for ever. A call to a paused one wakes it first.
+reseeded. Then live, running or paused, then gone for ever. Calls to a paused one wait; its own clocks
+stand still meanwhile, so no call is charged for it.
 """
 
 import asyncio
@@ -70,7 +71,9 @@ class QemuSandbox:
         """Set before it is destroyed on purpose, so that its end is no event."""
         self.kind = EventKind.LOST
         self.cause = ""
-        self.is_paused = False
+        self._running = asyncio.Event()
+        """Clear while it is paused."""
+        self._running.set()
         self._vmm: Vmm | None = None
         self._link: MachineLink | None = None
         self._inode = 0
@@ -118,8 +121,7 @@ class QemuSandbox:
             most = self.spec.limits.exec_timeout_s
             if not 0.001 <= request.timeout_s <= most:
                 request = replace(request, timeout_s=most)
-        if self.is_paused:
-            await self.resume()
+        await self._running.wait()
         return await self._alive().call(request)
 
     def stats(self) -> SandboxStats:
@@ -139,24 +141,30 @@ class QemuSandbox:
             raise SandboxError("lost", self.cause) from None
 
     async def pause(self) -> None:
-        """Stop its processor. Raises SandboxError when it is gone or busy."""
+        """Stop its processor. Raises SandboxError when it is gone."""
         async with self._turn:
-            if self.is_paused:
-                return
-            if self.is_busy:
-                raise SandboxError("refused", "a call runs")
-            self._alive()
-            self.is_paused = True
+            link = self._alive()
+            self._running.clear()
+            link.hold()
             await self._ask("stop")
 
     async def resume(self) -> None:
-        """Let it run on, with the right time. Raises SandboxError when it is gone."""
+        """Let it go on. Raises SandboxError when it is gone.
+
+        The agent sets the guest's clock before it takes any new call; one that was cut by the pause
+        comes to its end first.
+        """
         async with self._turn:
-            if not self.is_paused:
+            link = self._alive()
+            if self._running.is_set():
                 return
             await self._ask("cont")
-            await self._alive().call(SetClock())
-            self.is_paused = False
+            link.go_on()
+            is_cut = link.is_busy
+            clock = link.call(SetClock())
+            if not is_cut:
+                await clock
+            self._running.set()
 
     async def reclaim(self, wanted_bytes: int) -> int:
         """Take memory back: paused, by swapping it out; running, what the guest can spare.
@@ -164,9 +172,9 @@ class QemuSandbox:
         Returns the bytes by which its private memory, or the part of it in memory, shrank.
         """
         async with self._turn:
-            if self._vmm is None or self.ended:
-                return 0
-            if self.is_paused:
+            self._alive()
+            assert self._vmm is not None
+            if not self._running.is_set():
                 return page_out(self._vmm.pid, self._inode)
             before = self.stats().private_bytes
             try:
@@ -175,8 +183,8 @@ class QemuSandbox:
                 short = wanted_bytes - (before - self.stats().private_bytes)
                 if short > 0:
                     await self._press(short)
-            except (SandboxError, MonitorError):
-                return 0
+            except MonitorError as error:
+                raise SandboxError("lost", str(error)) from error
             return max(0, before - self.stats().private_bytes)
 
     def kill(self, kind: EventKind, cause: str) -> None:
@@ -187,6 +195,7 @@ class QemuSandbox:
             self._vmm.kill()
         if self._link is not None:
             self._link.fail(self.cause)
+        self._running.set()
 
     async def gone(self) -> None:
         """Wait until its machine is reaped. Raises TimeoutError."""
@@ -257,6 +266,7 @@ class QemuSandbox:
             self.kind, self.cause = _cause_of(self._vmm)
         if self._link is not None:
             self._link.fail(self.cause)
+        self._running.set()
         self._on_gone(self)
 
     def _link_lost(self, cause: str) -> None:

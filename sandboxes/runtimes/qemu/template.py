@@ -116,7 +116,7 @@ class TemplateStore:
             record = {"python": python, "ram_bytes": machine.ram_bytes, "tenant": self._tenant}
             (folder / "record.json").write_text(json.dumps(record))
             shutil.rmtree(self._folder / key, ignore_errors=True)
-            folder.rename(self._folder / key)
+            os.rename(folder, self._folder / key)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -78,6 +78,7 @@ class Vmm:
         self.on_end: Callable[[], None] = lambda: None
         self._monitor_end = monitor
         self._client: QMPClient | None = None
+        self._farewell: asyncio.Task[None] | None = None
         self._console = Tail(self._child.stdout.fileno())
         self._complaints = Tail(self._child.stderr.fileno())
         self._pidfd = os.pidfd_open(self.pid)
@@ -128,12 +129,8 @@ class Vmm:
         """Wait until it is reaped. Raises TimeoutError."""
         async with asyncio.timeout(REAP_TIMEOUT_S):
             await self.ended.wait()
-        if self._client is not None:
-            client, self._client = self._client, None
-            try:
-                await client.disconnect()
-            except (QMPError, OSError, EOFError):
-                pass  # its other end is gone, which is what we wait for
+        if self._farewell is not None:
+            await self._farewell
 
     async def _connected(self) -> QMPClient:
         if self._client is None:
@@ -155,5 +152,15 @@ class Vmm:
             stream.close()
         if self._client is None:
             self._monitor_end.close()
+        else:
+            self._farewell = asyncio.create_task(_disconnect(self._client))
         self.ended.set()
         self.on_end()
+
+
+async def _disconnect(client: QMPClient) -> None:
+    """Close our end and take note of how it broke: the client keeps that until it is asked."""
+    try:
+        await client.disconnect()
+    except (QMPError, OSError, EOFError):
+        pass  # its other end is gone, which is what made us call

@@ -1,23 +1,12 @@
 """What every sandbox runtime must do; one more runtime is one more parameter."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from domain.sandbox import SandboxLimits
 from sandboxes.ports import EventKind, Runtime, SandboxEvent
-from tests.support.requirements import requires
-from tests.support.sandboxes import (
-    member,
-    native_runtime,
-    process_runtime,
-    python,
-    qemu_runtime,
-    shell,
-    spec,
-)
+from tests.support.sandboxes import member, python, shell, spec
 from tests.support.waiting import eventually
 from venusrl.env.sandbox import (
     FILE_BYTES_MAX,
@@ -27,24 +16,6 @@ from venusrl.env.sandbox import (
     SandboxError,
     WriteRequest,
 )
-
-
-@pytest.fixture(
-    params=[
-        pytest.param("process", marks=requires("bwrap")),
-        pytest.param("process-native-agent", marks=requires("bwrap", "qemu")),
-        pytest.param("qemu", marks=[requires("qemu"), pytest.mark.slow]),
-    ]
-)
-async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
-    """Each runtime in turn; `process` with either of the two guest agents, which answer alike."""
-    if request.param == "qemu":
-        async with qemu_runtime() as machines:
-            yield machines
-        return
-    makes = native_runtime if request.param == "process-native-agent" else process_runtime
-    async with makes(tmp_path) as made:
-        yield made
 
 
 async def test_the_same_member_is_one_sandbox(runtime: Runtime) -> None:
