@@ -46,6 +46,9 @@ int exit_code(int status) {
 /* In a child: give up what process 1 of a machine may do. A namespace has no more to give up. */
 void become_user(void) {
     if (!is_machine) return;
+    for (int right = 0; prctl(PR_CAPBSET_READ, right, 0, 0, 0) >= 0; right++) {
+        prctl(PR_CAPBSET_DROP, right, 0, 0, 0);
+    }
     if (setgroups(0, NULL) != 0 || setresgid(GUEST_ID, GUEST_ID, GUEST_ID) != 0 ||
         setresuid(GUEST_ID, GUEST_ID, GUEST_ID) != 0) {
         _exit(126);

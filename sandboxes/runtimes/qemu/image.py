@@ -36,7 +36,7 @@ def make_image(tools: Tools, agent: Path, *, with_python: bool = True) -> Archiv
     """All files of the guest. Raises QemuUnavailable."""
     archive = Archive()
     archive.file("init", agent, 0o755)
-    for folder in ("dev", "proc", "run", "sys", "work", "root"):
+    for folder in ("dev", "proc", "run", "sys", "work"):
         archive.folder(folder)
     archive.link("tmp", "/work/.tmp")
     for target, text in ETC.items():
