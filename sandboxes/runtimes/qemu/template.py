@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from infra.logging import get_logger
 from sandboxes.ports import ForkFailed
 from sandboxes.runtimes.guest_control import PrepareSnapshot
 from sandboxes.runtimes.guest_link import AgentRequest
@@ -106,13 +107,7 @@ class TemplateStore:
     async def _build(self, key: str, hardware: Hardware, machine: Machine) -> Template:
         folder = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=self._folder))
         try:
-            for left in reversed(range(BOOT_TRIES)):
-                try:
-                    python = await _freeze(hardware, machine, folder)
-                    break
-                except ForkFailed:
-                    if left == 0:
-                        raise
+            python = await _freeze_once_more(hardware, machine, folder)
             record = {"python": python, "ram_bytes": machine.ram_bytes, "tenant": self._tenant}
             (folder / "record.json").write_text(json.dumps(record))
             shutil.rmtree(self._folder / key, ignore_errors=True)
@@ -153,6 +148,16 @@ async def boot(hardware: Hardware, machine: Machine, ram: Path, image: Path) -> 
     started = await start_machine(hardware, machine, how, OUTPUT_CAP, lambda cause: None)
     started.vmm.on_end = lambda: started.link.fail(started.vmm.last_words)
     return started
+
+
+async def _freeze_once_more(hardware: Hardware, machine: Machine, folder: Path) -> str:
+    """As `_freeze`, with a second try for a boot that failed."""
+    for _ in range(BOOT_TRIES - 1):
+        try:
+            return await _freeze(hardware, machine, folder)
+        except ForkFailed as error:
+            get_logger().warning("template.boot_failed", cause=str(error))
+    return await _freeze(hardware, machine, folder)
 
 
 async def _freeze(hardware: Hardware, machine: Machine, folder: Path) -> str:
