@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	--durations 25 --durations-min 5
 
-.PHONY: help venv demo up doctor test test-slow check accept bench-step bench-engine bench-schedule bench-sandbox bench-e2e openapi format constraints clean
+.PHONY: help venv demo up guest doctor test test-slow check accept bench-step bench-engine bench-schedule bench-sandbox bench-e2e openapi format constraints clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -20,6 +20,9 @@ demo: venv  ## train a small model end to end through the public API; KEEP=1 lea
 
 up: venv  ## the whole platform in the foreground, until Ctrl-C
 	@$(PY) -m supervisor.up
+
+guest:  ## install what microVM sandboxes are made of (Debian and its relatives)
+	@bash scripts/install_guest.sh
 
 doctor: venv  ## what this machine has and lacks
 	@$(PY) -m supervisor.doctor

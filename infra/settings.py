@@ -35,6 +35,13 @@ class Profile(StrEnum):
     SMALL = "small"
 
 
+class SandboxKind(StrEnum):
+    """What a node's sandboxes are."""
+
+    PROCESS = "process"
+    QEMU = "qemu"
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What an engine host and a node hold at most; `small` makes pressure appear within seconds."""
@@ -155,6 +162,7 @@ class Settings:
     api_host: str = "127.0.0.1"
     api_port: int = DEFAULT_API_PORT
     schedulers: int = 1
+    sandbox_kind: SandboxKind = SandboxKind.PROCESS
     database_connections: int = 8
     hub_folder: Path | None = None
     """Local copies of hub repositories, in the layout of a hub client's cache."""
@@ -202,6 +210,7 @@ class Settings:
             webhooks=_webhooks(source),
             api_host=source.get("VENUS_API_HOST") or "127.0.0.1",
             api_port=_read(source, "VENUS_API_PORT", _port, DEFAULT_API_PORT),
+            sandbox_kind=_read(source, "VENUS_SANDBOX_RUNTIME", SandboxKind, SandboxKind.PROCESS),
             schedulers=_read(source, "VENUS_SCHEDULERS", _positive, 1),
             database_connections=_read(source, "VENUS_DATABASE_CONNECTIONS", _positive, 8),
             hub_folder=_path(source, "VENUS_HUB_FOLDER"),
@@ -278,6 +287,7 @@ VARIABLES: Final = (
     "VENUS_WEBHOOK_KEY",
     "VENUS_API_HOST",
     "VENUS_API_PORT",
+    "VENUS_SANDBOX_RUNTIME",
     "VENUS_SCHEDULERS",
     "VENUS_DATABASE_CONNECTIONS",
     "VENUS_HUB_FOLDER",

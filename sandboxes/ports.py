@@ -64,10 +64,14 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStats:
-    """What a sandbox costs now. `private_bytes` is memory that no other sandbox shares."""
+    """What a sandbox costs now. `private_bytes` is memory that no other sandbox shares, swapped pages
+    included; `overhead_bytes` is what its machine's own process holds besides."""
 
     private_bytes: int
     pids: int
+    swapped_bytes: int = 0
+    shared_bytes: int = 0
+    overhead_bytes: int = 0
 
 
 class EventKind(StrEnum):

@@ -28,6 +28,7 @@ def examine(settings: Settings) -> list[Finding]:
         probe_secrets(settings),
         probes.probe_gpu(),
         probes.probe_kvm(),
+        probes.probe_qemu_tools(),
     ]
     return sorted(findings, key=lambda finding: not finding.is_needed)
 

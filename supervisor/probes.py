@@ -18,6 +18,11 @@ from supervisor.valkey import ValkeyMissingError, find_binary
 PROBE_TIMEOUT_S: Final = 20.0
 """Bounds one child of a probe; on a loaded machine starting a program may take seconds."""
 
+TEMPLATE_TIMEOUT_S: Final = 240.0
+"""A template is made in ten seconds where instructions are emulated; a busy machine needs more."""
+
+QEMU_PROBE: Final = "sandboxes.runtimes.qemu.probe"
+
 OLDEST_PYTHON: Final = (3, 11)
 
 DISK_BYTES_MIN: Final = 2 * 1024**3
@@ -70,8 +75,7 @@ def working_bwrap() -> Path | None:
 @cache
 def bwrap_failure(program: Path) -> str | None:
     """Why no sandbox starts with this program; None if one did, forked as the node agent does."""
-    path = os.pathsep.join(filter(None, (str(TREE), os.environ.get("PYTHONPATH", ""))))
-    environ = {**os.environ, BWRAP_VARIABLE: str(program), "PYTHONPATH": path}
+    environ = {**_tree_environ(), BWRAP_VARIABLE: str(program)}
     return _failure_of([sys.executable, "-m", "sandboxes.runtimes.process.probe"], environ)
 
 
@@ -140,9 +144,8 @@ def probe_seccomp() -> Finding:
 
 
 def _process_probe(word: str, detail: str, remedy: str) -> Finding:
-    path = os.pathsep.join(filter(None, (str(TREE), os.environ.get("PYTHONPATH", ""))))
     command = [sys.executable, "-m", "sandboxes.runtimes.process.probe", word]
-    failure = _failure_of(command, {**os.environ, "PYTHONPATH": path})
+    failure = _failure_of(command, _tree_environ())
     if failure is not None:
         return Finding(word, False, False, failure, remedy)
     return Finding(word, True, False, detail)
@@ -159,14 +162,16 @@ def probe_swap() -> Finding:
     return Finding("swap", True, False, f"{len(lines)} swap areas")
 
 
-def _failure_of(command: list[str], environ: Mapping[str, str]) -> str | None:
+def _failure_of(
+    command: list[str], environ: Mapping[str, str], timeout_s: float = PROBE_TIMEOUT_S
+) -> str | None:
     try:
         done = subprocess.run(
             command,
             env=environ,
             capture_output=True,
             text=True,
-            timeout=PROBE_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -210,10 +215,41 @@ def probe_gpu() -> Finding:
 
 
 def probe_kvm() -> Finding:
-    """The device's presence; whether a guest boots is not tried."""
+    """The device's presence; the `qemu` runtime itself tries whether a guest boots."""
     is_there = os.access("/dev/kvm", os.R_OK | os.W_OK)
     detail = "/dev/kvm is there" if is_there else "/dev/kvm is not usable"
-    return Finding("kvm", is_there, False, f"{detail}; not probed by a boot, nothing needs it yet")
+    return Finding("kvm", is_there, False, f"{detail}; not probed by a boot here")
+
+
+def probe_compiler() -> Finding:
+    """Whether there is a C compiler, for the native guest agent."""
+    found = shutil.which("cc")
+    remedy = "" if found else "run scripts/install_guest.sh (Debian and its relatives)"
+    return Finding("compiler", found is not None, False, found or "no C compiler (cc)", remedy)
+
+
+def probe_qemu() -> Finding:
+    """Whether a machine can be cloned from a template and runs code; made once, that takes a while."""
+    environ = _tree_environ()
+    command = [sys.executable, "-m", QEMU_PROBE]
+    failure = _failure_of(command, environ, TEMPLATE_TIMEOUT_S)
+    return _qemu_finding(failure, "a clone ran code; `venus doctor` names what runs it")
+
+
+def probe_qemu_tools() -> Finding:
+    """Whether what machines are made of is installed; none is started."""
+    failure = _failure_of([sys.executable, "-m", QEMU_PROBE, "--tools"], _tree_environ())
+    return _qemu_finding(failure, "QEMU, guest kernel, busybox and compiler are here")
+
+
+def _qemu_finding(failure: str | None, detail: str) -> Finding:
+    remedy = "" if failure is None else "run scripts/install_guest.sh (Debian and its relatives)"
+    return Finding("qemu", failure is None, False, failure or detail, remedy)
+
+
+def _tree_environ() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(TREE), os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def probe_disk(home: Path) -> Finding:
@@ -259,5 +295,7 @@ CAPABILITIES: Final[Mapping[str, Callable[[], Finding]]] = {
     "zygote": probe_zygote,
     "seccomp": probe_seccomp,
     "swap": probe_swap,
+    "compiler": probe_compiler,
+    "qemu": probe_qemu,
 }
 """What a test may require by name."""

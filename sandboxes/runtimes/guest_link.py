@@ -11,6 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from sandboxes.runtimes.guest_control import (
+    AskStats,
+    ControlRequest,
+    Place,
+    PrepareSnapshot,
+    Resume,
+    SetClock,
+    Trim,
+    control_fields,
+)
 from venusrl.env.sandbox import (
     FILE_BYTES_MAX,
     ExecRequest,
@@ -58,9 +68,13 @@ class GuestProtocolError(ValueError):
     """The guest said something that no guest agent says."""
 
 
+AgentRequest = SandboxRequest | ControlRequest
+"""An environment's call, or the host's own."""
+
+
 @dataclass(slots=True)
 class _Pending:
-    request: SandboxRequest
+    request: AgentRequest
     answer: asyncio.Future[SandboxResult]
 
 
@@ -85,7 +99,7 @@ def unpack(body: bytes) -> list[bytes]:
     return fields
 
 
-def encode_request(request: SandboxRequest, output_cap: int) -> bytes:
+def encode_request(request: AgentRequest, output_cap: int) -> bytes:
     """A request as the guest agent reads it."""
     match request:
         case ExecRequest(argv, stdin, timeout_s):
@@ -98,9 +112,11 @@ def encode_request(request: SandboxRequest, output_cap: int) -> bytes:
             return pack([b"read", b"%d" % FILE_BYTES_MAX, path.encode(errors="surrogateescape")])
         case WriteRequest(path, content):
             return pack([b"write", path.encode(errors="surrogateescape"), content])
+        case _:
+            return pack(control_fields(request))
 
 
-def decode_answer(request: SandboxRequest, fields: list[bytes], output_cap: int) -> SandboxResult:
+def decode_answer(request: AgentRequest, fields: list[bytes], output_cap: int) -> SandboxResult:
     """The result of the given request. Raises SandboxError for a refusal by the guest."""
     match request, fields:
         case ExecRequest() | PythonRequest(), [b"done", code, timed_out, cut, out, err]:
@@ -110,11 +126,13 @@ def decode_answer(request: SandboxRequest, fields: list[bytes], output_cap: int)
             if exit_code not in EXIT_CODES:
                 raise GuestProtocolError("an impossible exit code")
             return ExecResult(exit_code, out, err, max(0, _number(cut)), timed_out == b"1")
-        case ReadRequest(), [b"bytes", content]:
+        case ReadRequest() | AskStats(), [b"bytes", content]:
             return content
-        case WriteRequest(), [b"ok"]:
+        case WriteRequest() | Place() | PrepareSnapshot() | SetClock() | Trim(), [b"ok"]:
             return None
-        case ReadRequest() | WriteRequest(), [b"error", reason, detail] if reason in _REASONS:
+        case ReadRequest() | WriteRequest() | Place(), [b"error", reason, detail] if (
+            reason in _REASONS
+        ):
             raise SandboxError(_REASONS[reason], detail[:200].decode(errors="replace"))
     raise GuestProtocolError("not an answer to this request")
 
@@ -160,7 +178,13 @@ class GuestLink(asyncio.Protocol):
         """Whether a request waits for its answer."""
         return bool(self._line)
 
-    def call(self, request: SandboxRequest) -> asyncio.Future[SandboxResult]:
+    def wake(self, resume: Resume) -> None:
+        """Tell a clone who it is; its hello makes the link `ready`. Only before the first call."""
+        assert self._transport is not None
+        assert not self.ready.done()
+        self._transport.write(pack(resume.fields()))
+
+    def call(self, request: AgentRequest) -> asyncio.Future[SandboxResult]:
         """Send a request; the future fails with SandboxError."""
         answer: asyncio.Future[SandboxResult] = self._loop.create_future()
         if self._lost is not None or self._transport is None:

@@ -8,7 +8,12 @@ from domain.ids import AttemptId, group_id
 from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
 from sandboxes.ports import Mount, Sandbox, SandboxSpec
 from sandboxes.runtimes.process import ProcessRuntime
+from sandboxes.runtimes.process.bwrap import AGENT_PATH, Installation, Launch
 from sandboxes.runtimes.process.zygote import WARM_MODULES
+from sandboxes.runtimes.qemu import QemuRuntime
+from sandboxes.runtimes.qemu.build import build_agent
+from sandboxes.runtimes.qemu.image import compile_module
+from sandboxes.runtimes.qemu.tools import cache_folder
 from venusrl.env.sandbox import ExecRequest, ExecResult, PythonRequest
 
 ATTEMPT = AttemptId("att_01jtest")
@@ -39,6 +44,50 @@ async def process_runtime(scratch: Path, *, is_warm: bool = True) -> AsyncIterat
         yield runtime
     finally:
         await runtime.close()
+
+
+@asynccontextmanager
+async def qemu_runtime() -> AsyncIterator[QemuRuntime]:
+    """Machines of the user's own templates, which the probe has made; all gone afterwards."""
+    runtime = QemuRuntime(cache_folder() / "templates")
+    try:
+        yield runtime
+    finally:
+        await runtime.close()
+
+
+@asynccontextmanager
+async def native_runtime(scratch: Path) -> AsyncIterator[ProcessRuntime]:
+    """The `process` runtime with the native agent in the place of the reference, and no zygote."""
+    runtime = ProcessRuntime(scratch / "guest", None)
+    runtime._installation = NativeInstallation(scratch / "guest")
+    try:
+        yield runtime
+    finally:
+        await runtime.close()
+
+
+class NativeInstallation(Installation):
+    """Starts the native agent, with the interpreter that the reference would run on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._native = build_agent("cc", cache_folder())
+        self._warm = compile_module(self.interpreter.path, "warm", folder)
+
+    def describe(self, launch: Launch, spec: SandboxSpec, info_fd: int) -> None:
+        """The reference's command line, with another program in its place."""
+        super().describe(launch, spec, info_fd)
+        limits = launch.words[-4:]
+        del launch.words[launch.words.index(self.interpreter.path) :]
+        launch.words += ["/run/agent", *limits, self.interpreter.path, "3", "/run"]
+        files = Launch()
+        files.file(self._warm, "/run/warm.pyc")
+        files.file(self._native, "/run/agent")
+        files.words[files.words.index("--perms", 1) + 1] = "0755"
+        at = launch.words.index(AGENT_PATH) + 1
+        launch.words[at:at] = files.words
+        launch.fds += files.fds
 
 
 async def shell(sandbox: Sandbox, script: str, timeout_s: float = 20.0) -> ExecResult:

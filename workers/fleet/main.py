@@ -22,10 +22,13 @@ from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
 from infra.logging import get_logger
+from infra.settings import SandboxKind, Settings
 from sandboxes.node.reaper import Orphans, Reaper
 from sandboxes.node.registry import TryKey, TryState
 from sandboxes.node.slots import Slots
+from sandboxes.ports import Runtime
 from sandboxes.runtimes.process import ProcessRuntime
+from sandboxes.runtimes.qemu import QemuRuntime
 from stores.blobs import Blobs
 from stores.system.leadership import find_leader
 from stores.unit_of_work import Database, HostFence
@@ -134,7 +137,7 @@ async def serve(context: HostContext) -> None:
     settings, clock = context.settings, SystemClock()
     database = Database(settings.database_url)
     blobs = Blobs(settings.object_store_url)
-    runtime = ProcessRuntime(scratch_folder(settings.home, context))
+    runtime = make_runtime(settings, scratch_folder(settings.home, context))
     capacity = settings.limits.sandboxes
     slots = Slots(capacity, GRADING_RESERVE)
     packages = Packages(blobs, settings.home / "packages")
@@ -212,6 +215,15 @@ async def _until_over(
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
+
+
+def make_runtime(settings: Settings, scratch: Path) -> Runtime:
+    """Sandboxes of the kind that the settings name. Templates of machines outlive their makers."""
+    match settings.sandbox_kind:
+        case SandboxKind.PROCESS:
+            return ProcessRuntime(scratch)
+        case SandboxKind.QEMU:
+            return QemuRuntime(settings.home / "templates")
 
 
 def scratch_folder(home: Path, context: HostContext) -> Path:

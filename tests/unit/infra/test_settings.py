@@ -53,6 +53,7 @@ def test_an_outer_tier_may_have_no_page(variable: str) -> None:
     ("variable", "text"),
     [
         ("VENUS_PROFILE", "tiny"),
+        ("VENUS_SANDBOX_RUNTIME", "container"),
         ("VENUS_KV_PAGES", "0"),
         ("VENUS_KV_PAGE_TOKENS", "32"),
         ("VENUS_API_PORT", "eighty"),

@@ -1,0 +1,185 @@
+/* read and write: regular files of the work folder only, whatever links lie in it. */
+#define _GNU_SOURCE
+#include "agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static void refuse(const char *reason, const char *detail) {
+    answer_text("error", reason, detail);
+}
+
+static void refuse_errno(int cause) {
+    bool is_missing = cause == ENOENT || cause == ENOTDIR;
+    refuse(is_missing ? "not_found" : "denied", strerror(cause));
+}
+
+/* The raw system call changes this thread only; the library would not do more in a static binary
+   of one thread, but says so nowhere. */
+static void act_as(uid_t id) {
+    if (!is_machine) return;
+    if (id != 0) syscall(SYS_setresgid, -1, id, -1);
+    syscall(SYS_setresuid, -1, id, -1);
+    if (id == 0) syscall(SYS_setresgid, -1, id, -1);
+}
+
+/* An absolute path without `.`, `..` and empty parts; relative ones start at the work folder. */
+static bool normalize(const char *path, char *into) {
+    char joined[2 * PATH_MAX], *part, *rest;
+    if (strlen(path) >= PATH_MAX) return false;
+    snprintf(joined, sizeof joined, "%s%s", path[0] == '/' ? "" : HOME "/", path);
+    into[0] = 0;
+    for (part = strtok_r(joined, "/", &rest); part; part = strtok_r(NULL, "/", &rest)) {
+        char *last = strrchr(into, '/');
+        if (strcmp(part, ".") == 0) continue;
+        if (strcmp(part, "..") == 0) {
+            if (last != NULL) *last = 0;
+            continue;
+        }
+        if (strlen(into) + strlen(part) + 2 > PATH_MAX) return false;
+        strcat(strcat(into, "/"), part);
+    }
+    return true;
+}
+
+/* The real path of a folder of which a tail may not exist yet. */
+static bool real_folder(const char *folder, char *into) {
+    char head[PATH_MAX], tail[PATH_MAX] = "";
+    snprintf(head, sizeof head, "%s", folder[0] ? folder : "/");
+    while (realpath(head, into) == NULL) {
+        char rest[PATH_MAX], *last = strrchr(head, '/');
+        if (errno != ENOENT || last == NULL || last == head) return false;
+        snprintf(rest, sizeof rest, "%s", tail);
+        if (snprintf(tail, sizeof tail, "%s%s", last, rest) >= PATH_MAX) return false;
+        *last = 0;
+    }
+    if (strlen(into) + strlen(tail) >= PATH_MAX) return false;
+    strcat(into, tail);
+    return true;
+}
+
+/* Where a file of the work folder really lies; false, with the refusal sent, for any other. */
+static bool inside(const struct field *path, char *into) {
+    char plain[PATH_MAX], folder[PATH_MAX], *last;
+    errno = 0;
+    bool is_text = strlen((char *)path->bytes) == path->size && path->size > 0;
+    if (!is_text || !normalize((char *)path->bytes, plain) || (last = strrchr(plain, '/')) == NULL) {
+        refuse("denied", "not a path");
+        return false;
+    }
+    *last = 0;
+    if (!real_folder(plain, folder)) {
+        refuse_errno(errno ? errno : ENAMETOOLONG);
+        return false;
+    }
+    size_t home = strlen(HOME);
+    if (strncmp(folder, HOME, home) != 0 || (folder[home] != 0 && folder[home] != '/')) {
+        refuse("denied", "outside of " HOME);
+        return false;
+    }
+    return snprintf(into, PATH_MAX, "%s/%s", folder, last + 1) < PATH_MAX;
+}
+
+static bool is_regular(int fd, struct stat *status) {
+    if (fd < 0 || fstat(fd, status) != 0) {
+        refuse_errno(errno);
+        return false;
+    }
+    if (!S_ISREG(status->st_mode)) refuse("denied", "not a regular file");
+    return S_ISREG(status->st_mode);
+}
+
+static void send_content(int fd, size_t limit) {
+    struct stat status;
+    if (!is_regular(fd, &status)) return;
+    if ((uint64_t)status.st_size > limit) {
+        char detail[64];
+        snprintf(detail, sizeof detail, "%lld bytes", (long long)status.st_size);
+        refuse("too_large", detail);
+        return;
+    }
+    size_t size = 0, room = (size_t)status.st_size;
+    unsigned char *content = malloc(room + 1);
+    ssize_t got = 1;
+    while (content != NULL && size < room && (got = read(fd, content + size, room - size)) > 0) {
+        size += (size_t)got;
+    }
+    struct field fields[2] = {{(unsigned char *)"bytes", 5}, {content, (uint32_t)size}};
+    if (content == NULL || got < 0) refuse_errno(errno);
+    else answer(fields, 2);
+    free(content);
+}
+
+/* read MAX PATH */
+void read_file(struct frame *frame) {
+    char path[PATH_MAX];
+    act_as(GUEST_ID);
+    if (frame->count != 3) {
+        refuse("denied", "not a request");
+    } else if (inside(&frame->fields[2], path)) {
+        int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        send_content(fd, number_of(&frame->fields[1]));
+        if (fd >= 0) close(fd);
+    }
+    act_as(0);
+}
+
+bool make_folders(char *path) {
+    for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = 0;
+        int failed = mkdir(path, 0755);
+        *at = '/';
+        if (failed && errno != EEXIST) return false;
+    }
+    return true;
+}
+
+static bool fill(int fd, const struct field *content) {
+    size_t put = 0;
+    if (ftruncate(fd, 0) != 0) return false;
+    while (put < content->size) {
+        ssize_t size = write(fd, content->bytes + put, content->size - put);
+        if (size < 0 && errno != EINTR) return false;
+        put += size < 0 ? 0 : (size_t)size;
+    }
+    return true;
+}
+
+static void replace(char *path, const struct field *content, mode_t mode) {
+    struct stat status;
+    int fd = -1;
+    if (make_folders(path)) {
+        fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
+    }
+    if (is_regular(fd, &status)) {
+        if (fill(fd, content)) answer_text("ok", NULL, NULL);
+        else refuse_errno(errno);
+    }
+    if (fd >= 0) close(fd);
+}
+
+/* write PATH CONTENT */
+void write_file(struct frame *frame) {
+    char path[PATH_MAX];
+    act_as(GUEST_ID);
+    if (frame->count != 3) refuse("denied", "not a request");
+    else if (inside(&frame->fields[1], path)) replace(path, &frame->fields[2], 0644);
+    act_as(0);
+}
+
+/* place PATH CONTENT: a file of the platform's, which the user may read only */
+void place_file(struct frame *frame) {
+    char path[PATH_MAX];
+    if (!is_machine || frame->count != 3 || !normalize(text_of(frame, 1), path)) {
+        refuse("denied", "not a request");
+        return;
+    }
+    replace(path, &frame->fields[2], 0644);
+}

@@ -1,0 +1,75 @@
+/* What commands and the interpreter have in common: time, limits, identity, the end. */
+#define _GNU_SOURCE
+#include "agent.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Milliseconds that poll may wait. */
+int until(int64_t deadline) {
+    int64_t left = deadline - now_ms();
+    return left < 0 ? 0 : left > 3600 * 1000 ? 3600 * 1000 : (int)left;
+}
+
+/* Kill every process of a session, also those that left the leader's process group. */
+void kill_session(pid_t leader) {
+    DIR *processes = opendir("/proc");
+    struct dirent *entry;
+    while (processes != NULL && (entry = readdir(processes)) != NULL) {
+        pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? atoi(entry->d_name) : 0;
+        if (pid > 1 && getsid(pid) == leader) kill(pid, SIGKILL);
+    }
+    if (processes != NULL) closedir(processes);
+    kill(leader, SIGKILL);
+}
+
+/* A wait status as shells show it: 128 + signal for a killed process. */
+int exit_code(int status) {
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* In a child: give up what process 1 of a machine may do. A namespace has no more to give up. */
+void become_user(void) {
+    if (!is_machine) return;
+    for (int right = 0; prctl(PR_CAPBSET_READ, right, 0, 0, 0) >= 0; right++) {
+        prctl(PR_CAPBSET_DROP, right, 0, 0, 0);
+    }
+    if (setgroups(0, NULL) != 0 || setresgid(GUEST_ID, GUEST_ID, GUEST_ID) != 0 ||
+        setresuid(GUEST_ID, GUEST_ID, GUEST_ID) != 0) {
+        _exit(126);
+    }
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+static void set_limit(pid_t pid, int kind, uint64_t value) {
+    struct rlimit both = {value, value};
+    prlimit(pid, kind, &both, NULL);
+}
+
+/* Of one process and all that it will start; 0 is the caller. Nobody inside can raise them. */
+void set_limits(pid_t pid) {
+    set_limit(pid, RLIMIT_DATA, limits.memory);
+    set_limit(pid, RLIMIT_NPROC, limits.pids);
+    set_limit(pid, RLIMIT_FSIZE, limits.disk);
+    set_limit(pid, RLIMIT_NOFILE, limits.files);
+    set_limit(pid, RLIMIT_CORE, 0);
+}
+
+void unblock(int fd) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}

@@ -1,0 +1,1 @@
+"""Parts of the `qemu` runtime that need no machine."""
