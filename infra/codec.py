@@ -39,6 +39,7 @@ KINDS: Final[tuple[type[Any], ...]] = (
     wire.Attach,
     wire.Attached,
     wire.TakeTurn,
+    wire.InGeneration,
     wire.TurnReply,
     wire.Seal,
     wire.Sealed,

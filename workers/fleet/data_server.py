@@ -7,7 +7,7 @@ cancels only the waiting of its requests: replies go on and are found by whoever
 import asyncio
 from typing import Final
 
-from domain.wire import AgentHello, AgentRefused, Attach, Seal, TakeTurn
+from domain.wire import AgentHello, AgentRefused, Attach, InGeneration, Seal, TakeTurn
 from infra.frames import Channel, ConnectionEnded
 from infra.logging import get_logger
 from infra.proofs import proof, same
@@ -71,6 +71,9 @@ class DataServer:
         try:
             while True:
                 frame = await channel.receive()
+                if isinstance(frame, InGeneration):
+                    self._turns.note(frame)
+                    continue
                 if not isinstance(frame, (Attach, TakeTurn, Seal)) or len(requests) > REQUESTS_MAX:
                     raise ConnectionEnded(f"a rollout host sent {type(frame).__name__}")
                 task = asyncio.create_task(self._answer(channel, frame))

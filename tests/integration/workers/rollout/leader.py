@@ -20,6 +20,7 @@ from domain.wire import (
     AgentHello,
     AgentRefused,
     Attach,
+    InGeneration,
     JournalTurn,
     Seal,
     Sync,
@@ -89,6 +90,9 @@ class AgentServer:
             await channel.close()
 
     async def _answer(self, channel: Channel, request: object) -> None:
+        if isinstance(request, InGeneration):
+            self.journal(request.rollout_id, request.try_).hint(request)
+            return
         assert isinstance(request, (Attach, TakeTurn, Seal))
         twin = self.journal(request.rollout_id, request.try_)
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from domain.ids import AttemptId, GroupId, RolloutId, group_id, rollout_id
-from domain.wire import Attached, JournalTurn, Place, Sealed, TakeTurn
+from domain.wire import Attached, InGeneration, JournalTurn, Place, Sealed, TakeTurn
 from infra.clock import Clock, ManualClock
 from venusrl.env.messages import Message
 from venusrl.env.wire import message_to_json
@@ -139,6 +139,7 @@ class AgentTwin:
     turns: list[JournalTurn] = field(default_factory=list)
     replies_run: int = 0
     seals: int = 0
+    hints: list[InGeneration] = field(default_factory=list)
     lost: bool = False
     refusal: AgentRefusal | None = None
     sealed: Sealed = field(default_factory=lambda: Sealed(0, {"notes.txt": "x"}, {"calls": 1.0}))
@@ -178,6 +179,10 @@ class AgentTwin:
         )
         self.turns[turn.turn] = whole
         return whole
+
+    def hint(self, frame: InGeneration) -> None:
+        """Keep what was said of generation."""
+        self.hints.append(frame)
 
     async def seal(self, rollout_id: RolloutId, try_: int, hop: int) -> Sealed:
         """Count the seal and hand out the artefacts."""
