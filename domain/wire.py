@@ -207,8 +207,6 @@ class Fork:
     task_json: str
     limits: SandboxLimits
     """Ceilings of each member's sandbox."""
-    organization_id: str = ""
-    """The tenant: what its sandboxes need is learned apart from others'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +217,6 @@ class ForkRefused:
     members: tuple[tuple[RolloutId, int], ...]
     cause: str
     transient: bool
-    rule: str = ""
-    """`sandboxes` (the count), or resource and reason of `sandboxes.core.admission`."""
-    needed: float = 0.0
-    available: float = 0.0
-    """Of a rule of memory: bytes, or a share of time for its pressure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,22 +317,6 @@ class TakeTurn:
     versions: tuple[int, ...]
     finish: str
     assistant: dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class InGeneration:
-    """Rollout host to node agent, a hint without an answer: this turn is generated from now on.
-
-    Until the turn's intent comes nobody needs the sandbox. May be lost, and may come late.
-    """
-
-    rollout_id: RolloutId
-    try_: int
-    hop: int
-    turn: int
-    expected_s: float
-    """As predicted; 0 while nothing is known."""
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,6 @@ class Executor:
             config_json=context.config_json(command.group_id),
             task_json=context.task(command.group_id).json,
             limits=SandboxLimits(),
-            organization_id=context.row.organization_id,
         )
 
     async def _apply_rollout(

@@ -40,6 +40,7 @@ from domain.states import End, HostKind
 from domain.wire import ForkRefused, TurnReports
 from infra import failpoints
 from infra.logging import get_logger
+from infra.pool_frames import RoomRefused
 from infra.settings import Settings
 from scheduler.budget import BudgetWatch
 from scheduler.context import JobContext
@@ -177,7 +178,11 @@ class Leader:
     def on_frame(self, peer: Connected, frame: object) -> None:
         """A frame of a proven host: a fact, checked against the connection's identity."""
         failpoints.hit(FAILPOINT_EVENT)
-        if isinstance(frame, ForkRefused):
+        if isinstance(frame, RoomRefused):
+            self._log.info(
+                "fork.refused", group_id=frame.group_id, rule=frame.rule, cause=frame.cause
+            )
+        elif isinstance(frame, ForkRefused):
             self._on_refused(frame)
         elif isinstance(frame, TurnReports):
             self._on_turns(frame)

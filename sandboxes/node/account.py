@@ -176,13 +176,14 @@ def make_account(
     return NodeAccount(NodeLedger(NodePages(capacity_bytes), cores, rules), owns_all)
 
 
-def template_of(
-    tenant: str, environment_version: str, purpose: SandboxPurpose, ceiling_bytes: int
-) -> TemplateSpec:
-    """What is known beforehand of sandboxes that are not clones: nothing shared, no overhead apart."""
+def template_of(name: str, purpose: SandboxPurpose, ceiling_bytes: int) -> TemplateSpec:
+    """What is known beforehand of sandboxes that are not clones: nothing shared, no overhead apart.
+
+    `name` belongs to one tenant (an environment version) or says nothing of any (a package's bytes).
+    """
     return TemplateSpec(
-        tenant=OrganizationId(tenant),
-        template=TemplateId(f"{environment_version}/{purpose}"),
+        tenant=OrganizationId(""),
+        template=TemplateId(f"{name}/{purpose}"),
         ceiling_bytes=ceiling_bytes,
         shared_bytes=0,
         overhead_bytes=0,

@@ -7,9 +7,10 @@ cancels only the waiting of its requests: replies go on and are found by whoever
 import asyncio
 from typing import Final
 
-from domain.wire import AgentHello, AgentRefused, Attach, InGeneration, Seal, TakeTurn
+from domain.wire import AgentHello, AgentRefused, Attach, Seal, TakeTurn
 from infra.frames import Channel, ConnectionEnded
 from infra.logging import get_logger
+from infra.pool_frames import InGeneration
 from infra.proofs import proof, same
 from workers.fleet.turns import TurnRefused, TurnServer
 

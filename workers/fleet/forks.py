@@ -17,6 +17,7 @@ from domain.sandbox import ForkMember, SandboxLimits, SandboxPurpose
 from domain.states import End
 from domain.wire import Fork, ForkRefused
 from infra import failpoints
+from infra.pool_frames import RoomRefused
 from sandboxes.node.account import RoomAsk, template_of
 from sandboxes.node.calls import CallLog
 from sandboxes.node.journal import Journal
@@ -117,7 +118,6 @@ class Forker:
         if not package.manifest.sandbox:
             return None
         spec = template_of(
-            frame.organization_id,
             frame.environment_version_id,
             SandboxPurpose.AGENT,
             frame.limits.memory_bytes,
@@ -146,7 +146,7 @@ class Forker:
         except TimeoutError:
             for held in part:
                 holdings.registry.remove(held)
-            holdings.notify(_refusal(part, holdings.slots.describe(ask), ask, holdings))
+            holdings.notify(_refusal(part, ask, holdings))
             return False
         for held in part:
             holdings.took_room(held)
@@ -186,22 +186,18 @@ class Forker:
             self.holdings.fail(held, End.ENV_FAILED, cause)
 
 
-def _refusal(
-    part: list[FleetTry], cause: str, ask: RoomAsk | None, holdings: Holdings
-) -> ForkRefused:
+def _refusal(part: list[FleetTry], ask: RoomAsk | None, holdings: Holdings) -> RoomRefused:
     """The node has no room now: which rule says so, in numbers where memory does."""
-    pairs = tuple((held.key.rollout_id, held.key.try_) for held in part)
-    refused = None if ask is None else holdings.slots.refusal(ask)
-    if refused is None:
-        return ForkRefused(part[0].group_id, pairs, cause, transient=True, rule="sandboxes")
-    return ForkRefused(
+    slots = holdings.slots
+    refused = None if ask is None else slots.refusal(ask)
+    most, taken = slots.most(SandboxPurpose.AGENT), slots.taken(SandboxPurpose.AGENT)
+    return RoomRefused(
         group_id=part[0].group_id,
-        members=pairs,
-        cause=cause,
-        transient=True,
-        rule=f"{refused.resource}.{refused.why}",
-        needed=refused.needed,
-        available=refused.available,
+        members=tuple((held.key.rollout_id, held.key.try_) for held in part),
+        rule="sandboxes" if refused is None else f"{refused.resource}.{refused.why}",
+        needed=float(taken + len(part)) if refused is None else refused.needed,
+        available=float(most) if refused is None else refused.available,
+        cause=slots.describe(ask),
     )
 
 

@@ -131,7 +131,7 @@ class GradingSandboxes:
 def _ask(package: Package, members: tuple[MemberKey, ...]) -> RoomAsk:
     """Memory of a wave; graders of one package are alike, whatever their agents need."""
     ceiling = SandboxLimits().memory_bytes
-    spec = template_of("", package.folder.name, SandboxPurpose.GRADER, ceiling)
+    spec = template_of(package.folder.name, SandboxPurpose.GRADER, ceiling)
     return RoomAsk(SandboxPurpose.GRADER, spec, members)
 
 

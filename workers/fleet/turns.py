@@ -15,7 +15,6 @@ from domain.states import End
 from domain.wire import (
     Attach,
     Attached,
-    InGeneration,
     JournalTurn,
     Seal,
     Sealed,
@@ -24,6 +23,7 @@ from domain.wire import (
 )
 from infra import failpoints
 from infra.clock import Clock
+from infra.pool_frames import InGeneration
 from sandboxes.node.generation import Generation
 from sandboxes.node.journal import Intent, IntentRefused, Reply
 from sandboxes.node.registry import TryKey, TryState

@@ -18,7 +18,6 @@ from domain.wire import (
     AgentRefused,
     Attach,
     Attached,
-    InGeneration,
     JournalTurn,
     Seal,
     Sealed,
@@ -27,6 +26,7 @@ from domain.wire import (
 )
 from infra.clock import Clock
 from infra.frames import Channel, ConnectionEnded, connect
+from infra.pool_frames import InGeneration
 from infra.proofs import fresh_nonce, proof
 
 DIAL_TIMEOUT_S: Final = 2.0

@@ -27,9 +27,10 @@ from domain.events import TurnFinished, TurnSampled
 from domain.ids import RolloutId
 from domain.schedule import WaitReason
 from domain.states import End
-from domain.wire import Attached, InGeneration, JournalTurn, KvSource, Place, TakeTurn
+from domain.wire import Attached, JournalTurn, KvSource, Place, TakeTurn
 from infra import failpoints
 from infra.clock import Clock
+from infra.pool_frames import InGeneration
 from venusrl.env.wire import BadRecord, message_to_json
 from workers.models.chat import ChatFormat, ParsedAnswer
 from workers.rollout import seams

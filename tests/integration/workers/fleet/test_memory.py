@@ -7,7 +7,7 @@ import pytest
 
 from domain.sandbox import SandboxLimits
 from domain.states import End
-from domain.wire import ForkRefused, InGeneration
+from infra.pool_frames import InGeneration, RoomRefused
 from sandboxes.core.names import MIB
 from sandboxes.node.machine import MachineUse
 from sandboxes.node.registry import TryState
@@ -41,14 +41,13 @@ async def test_a_fork_is_refused_by_bytes_with_the_rule_in_numbers(
     monkeypatch.setattr(forks, "ROOM_WAIT_S", 0.2)
     await node.ready(0, limits=LIMITS)
     node.fork(1, limits=LIMITS)
-    (refused,) = await eventually(lambda: [f for f in node.sent if isinstance(f, ForkRefused)])
+    (refused,) = await eventually(lambda: [f for f in node.sent if isinstance(f, RoomRefused)])
     assert refused.rule == "starts.starting", "the first one is not measured yet"
     node.sent.clear()
     await node.take(call("12+07"))
     await node.sampler.look()
     node.fork(1, limits=LIMITS)
-    (refused,) = await eventually(lambda: [f for f in node.sent if isinstance(f, ForkRefused)])
-    assert refused.transient
+    (refused,) = await eventually(lambda: [f for f in node.sent if isinstance(f, RoomRefused)])
     assert refused.rule == "memory.grading_reserve"
     assert refused.needed > refused.available
     assert refused.cause.startswith("memory: grading_reserve: ")
@@ -65,7 +64,7 @@ async def test_a_group_that_an_empty_node_would_not_take_whole_starts_in_parts(
     await node.wait_ready(1)
     await node.holdings.release(member(1), 1)
     await node.wait_ready(2)
-    assert [f for f in node.sent if isinstance(f, ForkRefused)] == []
+    assert [f for f in node.sent if isinstance(f, RoomRefused)] == []
 
 
 async def test_a_sandbox_larger_than_the_node_ends_its_try_with_the_numbers(node: Node) -> None:

@@ -20,7 +20,6 @@ from domain.wire import (
     AgentHello,
     AgentRefused,
     Attach,
-    InGeneration,
     JournalTurn,
     Seal,
     Sync,
@@ -30,6 +29,7 @@ from domain.wire import (
 from infra.codec import to_json
 from infra.frames import Channel, ConnectionEnded
 from infra.names import probe_path, weights_path
+from infra.pool_frames import InGeneration
 from infra.proofs import proof, same
 from scheduler.hosts import Connected, Hosts
 from stores.system import leases

@@ -29,7 +29,7 @@ def ask(
     count: int = 1, group: str = "g", purpose: SandboxPurpose = AGENT, ceiling: int = GIB
 ) -> RoomAsk:
     """So many members of a group."""
-    spec = template_of("org", "ever", purpose, ceiling)
+    spec = template_of("ever", purpose, ceiling)
     return RoomAsk(purpose, spec, tuple(member(i, group, purpose) for i in range(count)))
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from domain.ids import AttemptId, GroupId, RolloutId, group_id, rollout_id
-from domain.wire import Attached, InGeneration, JournalTurn, Place, Sealed, TakeTurn
+from domain.wire import Attached, JournalTurn, Place, Sealed, TakeTurn
 from infra.clock import Clock, ManualClock
+from infra.pool_frames import InGeneration
 from venusrl.env.messages import Message
 from venusrl.env.wire import message_to_json
 from workers.models.char_chat import CharFormat, Wrapping
