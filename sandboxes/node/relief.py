@@ -35,6 +35,9 @@ RELIEF_SHARE: Final = 0.94
 FREE_SHARE: Final = 0.5
 """Of private bytes a balloon is expected to get, once in a generation, where the runtime cannot say."""
 
+UNRANKED: Final = 1 << 62
+"""Of a sandbox whose rollout has not generated yet: worse than any, since nothing of it would be lost."""
+
 Lose = Callable[[MemberKey, str], None]
 """End the try of a sandbox with this cause."""
 
@@ -145,7 +148,7 @@ class Relief:
             free = round(FREE_SHARE * (use.private_bytes - use.swapped_bytes))
         return Resident(
             key=key,
-            rank=self.generations.ranks.get(key, 0),
+            rank=self.generations.ranks.get(key, UNRANKED),
             is_critical=False,
             is_in_generation=is_idle,
             gap_left_s=generation.left_s(now) if generation is not None and is_idle else 0.0,

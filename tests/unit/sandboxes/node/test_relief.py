@@ -16,7 +16,7 @@ from sandboxes.node.relief import Relief
 from sandboxes.node.sampler import Sampler
 from sandboxes.node.slots import Slots
 from tests.support.waiting import eventually
-from tests.unit.sandboxes.node.made import AGENT, ElasticRuntime, account, ask, member
+from tests.unit.sandboxes.node.made import AGENT, GRADER, ElasticRuntime, account, ask, member
 from venusrl.env.sandbox import SandboxError
 
 
@@ -114,6 +114,26 @@ async def test_the_worst_rank_is_killed_only_when_nothing_else_is_left_and_one_a
     node.account.end(member(2))
     await node.look()
     assert len(node.lost) == 2
+
+
+async def test_a_sandbox_in_which_nothing_was_done_yet_goes_before_any_rank() -> None:
+    node = Pressed(ElasticRuntime(balloon=False, page_out=False))
+    del node.relief.generations.ranks[member(1)]
+    await node.look()
+    assert list(node.lost) == [member(1)]
+
+
+async def test_graders_are_never_on_the_ladder() -> None:
+    node = Pressed(ElasticRuntime(balloon=False, page_out=False))
+    for index in range(4):
+        node.account.end(member(index))
+    graders = ask(4, purpose=GRADER)
+    node.account.begin(graders)
+    for key in graders.members:
+        node.runtime.hold(key, 300)
+    await node.look()
+    assert node.lost == {}
+    assert not node.account.ledger.gate.is_open, "they finish, and nobody else starts"
 
 
 async def test_nobody_is_killed_for_bytes_that_are_on_their_way_out() -> None:
