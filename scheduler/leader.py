@@ -42,6 +42,7 @@ from infra import failpoints
 from infra.logging import get_logger
 from infra.pool_frames import RoomRefused
 from infra.settings import Settings
+from scheduler import room_refusals
 from scheduler.budget import BudgetWatch
 from scheduler.context import JobContext
 from scheduler.core.coordinator import Coordinator
@@ -179,6 +180,7 @@ class Leader:
         """A frame of a proven host: a fact, checked against the connection's identity."""
         failpoints.hit(FAILPOINT_EVENT)
         if isinstance(frame, RoomRefused):
+            room_refusals.note(peer, frame)
             self._log.info(
                 "fork.refused", group_id=frame.group_id, rule=frame.rule, cause=frame.cause
             )
@@ -189,6 +191,7 @@ class Leader:
         elif isinstance(frame, TryFailed) and peer.kind is HostKind.NODE:
             self.feed(self._with_hop(frame))
         elif isinstance(frame, SandboxReady) and self._is_own(peer, frame):
+            peer.refused.pop(frame.rollout_id, None)
             self.feed(self._with_task(frame))
         elif isinstance(frame, EVENTS) and self._is_own(peer, frame):
             self.feed(frame)
