@@ -97,8 +97,8 @@ async def test_a_kill_ends_the_try_as_lost_with_its_cause_and_is_no_tool_result(
     assert len(node.held().journal.turns) == 1
     with pytest.raises(AgentRefusal, match="sandbox_lost: memory_pressure"):
         await node.client.take_turn(turn_frame(call("1+1"), 1))
-    await eventually(lambda: node.runtime.keys() == ())
-    assert node.account.members() == ()
+    await eventually(lambda: node.account.members() == ())
+    assert node.runtime.keys() == ()
 
 
 async def test_a_hint_says_that_a_rollout_is_in_generation_until_its_turn_comes(
