@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from domain import events, wire
+from infra import pool_frames
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """A frame holds references or one turn; anything larger is a defect or an attack."""
@@ -32,6 +33,7 @@ KINDS: Final[tuple[type[Any], ...]] = (
     wire.Checkpoint,
     wire.Fork,
     wire.ForkRefused,
+    pool_frames.RoomRefused,
     wire.Release,
     wire.ReleaseAttempt,
     wire.Grade,
@@ -39,6 +41,7 @@ KINDS: Final[tuple[type[Any], ...]] = (
     wire.Attach,
     wire.Attached,
     wire.TakeTurn,
+    pool_frames.InGeneration,
     wire.TurnReply,
     wire.Seal,
     wire.Sealed,

@@ -54,6 +54,8 @@ class Limits:
     """Of an engine, in a file of its own that goes with it."""
     engine_slots: int = 64
     sandboxes: int = 256
+    node_memory_bytes: int = 0
+    """Memory of a node for sandboxes; 0: what the machine or its control group has, less others' use."""
     upload_bytes: int = 64 * 1024 * 1024
     asset_bytes: int = 8 * 1024 * 1024 * 1024
     """One upload of a model or a dataset version; it is streamed to disk, never held in memory."""
@@ -199,7 +201,7 @@ class Settings:
                 _overlaid(
                     source, SMALL_LIMITS if is_small else Limits(), LIMIT_VARIABLES, _positive
                 ),
-                OUTER_TIER_VARIABLES,
+                OPTIONAL_LIMIT_VARIABLES,
                 _count,
             ),
             intervals=_overlaid(
@@ -237,11 +239,12 @@ LIMIT_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_REQUEST_BYTES": "request_bytes",
 }
 
-OUTER_TIER_VARIABLES: Final[Mapping[str, str]] = {
+OPTIONAL_LIMIT_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_KV_HOST_PAGES": "kv_host_pages",
     "VENUS_KV_DISK_PAGES": "kv_disk_pages",
+    "VENUS_NODE_MEMORY_BYTES": "node_memory_bytes",
 }
-"""Limits that may be 0: the tier is off."""
+"""Limits that may be 0: the tier is off, the memory is what is found."""
 
 INTERVAL_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_LEADER_TTL_S": "leader_ttl_s",
@@ -277,7 +280,7 @@ VARIABLES: Final = (
     "OBJECT_STORE_URL",
     "VENUS_PROFILE",
     *LIMIT_VARIABLES,
-    *OUTER_TIER_VARIABLES,
+    *OPTIONAL_LIMIT_VARIABLES,
     *INTERVAL_VARIABLES,
     *POOL_VARIABLES,
     "VENUS_TENANTS",

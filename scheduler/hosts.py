@@ -28,6 +28,7 @@ from infra.frames import Channel, ConnectionEnded
 from infra.kv_access import ACCESS_S, access_key
 from infra.link import LEADER_BEAT_S
 from infra.logging import get_logger
+from infra.pool_frames import RoomRefused
 from infra.proofs import fresh_nonce, proof, same
 from stores.system.leadership import Term
 
@@ -47,6 +48,8 @@ class Connected:
     figures: dict[str, float] = field(default_factory=dict)
     phases: dict[RolloutId, tuple[str, float]] = field(default_factory=dict)
     """What each rollout on an engine host does, as the host says, and when that was heard."""
+    refused: dict[RolloutId, RoomRefused] = field(default_factory=dict)
+    """Of a node: forks that it last had no room for, until it holds them."""
 
 
 class Hosts:

@@ -40,7 +40,9 @@ from domain.states import End, HostKind
 from domain.wire import ForkRefused, TurnReports
 from infra import failpoints
 from infra.logging import get_logger
+from infra.pool_frames import RoomRefused
 from infra.settings import Settings
+from scheduler import room_refusals
 from scheduler.budget import BudgetWatch
 from scheduler.context import JobContext
 from scheduler.core.coordinator import Coordinator
@@ -177,13 +179,19 @@ class Leader:
     def on_frame(self, peer: Connected, frame: object) -> None:
         """A frame of a proven host: a fact, checked against the connection's identity."""
         failpoints.hit(FAILPOINT_EVENT)
-        if isinstance(frame, ForkRefused):
+        if isinstance(frame, RoomRefused):
+            room_refusals.note(peer, frame)
+            self._log.info(
+                "fork.refused", group_id=frame.group_id, rule=frame.rule, cause=frame.cause
+            )
+        elif isinstance(frame, ForkRefused):
             self._on_refused(frame)
         elif isinstance(frame, TurnReports):
             self._on_turns(frame)
         elif isinstance(frame, TryFailed) and peer.kind is HostKind.NODE:
             self.feed(self._with_hop(frame))
         elif isinstance(frame, SandboxReady) and self._is_own(peer, frame):
+            peer.refused.pop(frame.rollout_id, None)
             self.feed(self._with_task(frame))
         elif isinstance(frame, EVENTS) and self._is_own(peer, frame):
             self.feed(frame)

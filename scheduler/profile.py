@@ -4,13 +4,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from domain.ids import AttemptId
 from domain.plan import JobPlan
 from domain.sandbox import SandboxLimits
 from domain.states import HostKind
 from scheduler.core.views import HostView, JobView, ScheduleView
 from scheduler.hosts import Hosts
 
-NOT_MEASURED: Final = "nodes do not measure the memory of single sandboxes"
+NOT_MEASURED: Final = "no node that reports memory is connected"
+
+USED_STEP: Final = 1 << 20
+"""Used bytes are told in whole MiB, or each sample would be a change of the profile."""
 
 ENGINE_FIGURES: Final = (
     "slots", "active", "waiting", "kv_pages", "kv_pages_used", "cached_tokens",
@@ -28,6 +32,7 @@ def profile_of(
         for host in job.hosts
         if host.kind is HostKind.ENGINE
     ]
+    used = used_bytes(plan.attempt_id, hosts)
     return {
         "active_batch": {
             "open_groups": view.open_groups,
@@ -46,8 +51,8 @@ def profile_of(
             "free": view.sandboxes_free,
             "total": view.sandboxes_total,
             "declared_bytes": job.sandboxes * SandboxLimits().memory_bytes,
-            "used_bytes": None,
-            "used_bytes_reason": NOT_MEASURED,
+            "used_bytes": used,
+            "used_bytes_reason": NOT_MEASURED if used is None else None,
         },
         "tokens_per_s": round(tokens_per_s, 1),
         "filling_staleness": {
@@ -55,6 +60,19 @@ def profile_of(
         },
         "failed_share": round(job.failed_share, 4),
     }
+
+
+def used_bytes(attempt_id: AttemptId, hosts: Hosts) -> int | None:
+    """Private memory and overhead of an attempt's sandboxes by the last samples; None: nobody says."""
+    figures = [
+        peer.figures
+        for peer in hosts.connected.values()
+        if peer.kind is HostKind.NODE and "private_bytes" in peer.figures
+    ]
+    if not figures:
+        return None
+    used = sum(one.get(f"private_bytes/{attempt_id}", 0.0) for one in figures)
+    return round(used / USED_STEP) * USED_STEP
 
 
 def hit_rate(engines: list[dict[str, object]]) -> float | None:

@@ -1,6 +1,7 @@
 """Room for sandboxes on one node, first come first served, with a reserve that only graders get.
 
-Invariant: agents <= capacity - reserve, and agents + graders <= capacity. A slot is taken before its
+Invariant: agents <= capacity - reserve, and agents + graders <= capacity. Where the node has an
+account of its memory, bytes decide as well, and the count is only a cap. A slot is taken before its
 sandbox starts and given back after its processes are gone.
 """
 
@@ -8,23 +9,39 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
+from domain.errors import VenusError
 from domain.sandbox import SandboxPurpose
+from sandboxes.core.admission import Refused, Why
+from sandboxes.node.account import NodeAccount, RoomAsk, in_words
+
+
+class NeverFits(VenusError):
+    """An empty node like this would refuse it, too; waiting does not help."""
+
+    code = "never_fits"
+
+    def __init__(self, refused: Refused) -> None:
+        """Keep the refusal beside the sentence for people."""
+        super().__init__(in_words(refused))
+        self.refused = refused
 
 
 @dataclass(slots=True)
 class _Waiter:
     purpose: SandboxPurpose
     count: int
+    ask: RoomAsk | None
     admitted: asyncio.Future[None]
 
 
 class Slots:
     """Counts what is taken; waiters of one purpose never overtake each other."""
 
-    def __init__(self, capacity: int, reserve: int) -> None:
+    def __init__(self, capacity: int, reserve: int, account: NodeAccount | None = None) -> None:
         assert 0 < reserve < capacity, "grading needs a reserve, agents need the rest"
         self.capacity = capacity
         self.reserve = reserve
+        self.account = account
         self._taken = {SandboxPurpose.AGENT: 0, SandboxPurpose.GRADER: 0}
         self._waiters: deque[_Waiter] = deque()
 
@@ -36,48 +53,79 @@ class Slots:
         """Slots that this purpose can ever have."""
         return self.capacity - (self.reserve if purpose is SandboxPurpose.AGENT else 0)
 
-    async def take(self, purpose: SandboxPurpose, count: int) -> None:
-        """Take slots, waiting for them; cancellation takes none."""
+    def never(self, ask: RoomAsk) -> Refused | None:
+        """Why an empty node would not take all of them at once, by what is expected of them."""
+        refused = self.refusal(ask)
+        return refused if refused is not None and refused.why is Why.NEVER_FITS else None
+
+    def refusal(self, ask: RoomAsk) -> Refused | None:
+        """Why memory does not take them now; None where it does, or where nobody counts it."""
+        return None if self.account is None else self.account.refusal(ask)
+
+    async def take(self, purpose: SandboxPurpose, count: int, ask: RoomAsk | None = None) -> None:
+        """Take slots, waiting for them; cancellation takes none.
+
+        `ask` says whose memory it is; without it nothing but the count is asked. Raises NeverFits.
+        """
+        assert ask is None or (ask.purpose is purpose and len(ask.members) == count)
+        if ask is not None and (never := self.never(ask)) is not None:
+            raise NeverFits(never)
         is_first = not any(waiter.purpose is purpose for waiter in self._waiters)
-        if is_first and self._fits(purpose, count):
-            self._taken[purpose] += count
+        if is_first and self._fits(purpose, count, ask):
+            self._begin(purpose, count, ask)
             return
         admitted = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(purpose, count, admitted)
+        waiter = _Waiter(purpose, count, ask, admitted)
         self._waiters.append(waiter)
         try:
             await admitted
         except asyncio.CancelledError:
             if admitted.done() and not admitted.cancelled():
-                self.give(purpose, count)
+                self._undo(waiter)
             else:
                 self._waiters.remove(waiter)
             raise
 
     def give(self, purpose: SandboxPurpose, count: int = 1) -> None:
-        """Give slots back and admit whoever fits now."""
+        """Give slots back and admit whoever fits now; memory is given back by the account's `end`."""
         self._taken[purpose] -= count
         assert self._taken[purpose] >= 0, "a slot was given back twice"
-        self._admit()
+        self.admit()
 
-    def describe(self) -> str:
-        """The limit in words, for a refusal."""
+    def describe(self, ask: RoomAsk | None = None) -> str:
+        """The limits in words, for a refusal: memory's if it stops this ask, then the counts."""
         agents, graders = self._taken[SandboxPurpose.AGENT], self._taken[SandboxPurpose.GRADER]
-        return (
+        counts = (
             f"sandboxes: {agents} agents and {graders} graders of {self.capacity},"
             f" {self.reserve} reserved for grading"
         )
+        refused = None if ask is None else self.refusal(ask)
+        return counts if refused is None else f"{in_words(refused)}; {counts}"
 
-    def _fits(self, purpose: SandboxPurpose, count: int) -> bool:
-        total = sum(self._taken.values())
-        return total + count <= self.capacity and self._taken[purpose] + count <= self.most(purpose)
-
-    def _admit(self) -> None:
+    def admit(self) -> None:
+        """Admit whoever fits now: after slots or memory came back, and after each sample."""
         stuck: set[SandboxPurpose] = set()
         for waiter in list(self._waiters):
-            if waiter.purpose in stuck or not self._fits(waiter.purpose, waiter.count):
+            if waiter.purpose in stuck or not self._fits(waiter.purpose, waiter.count, waiter.ask):
                 stuck.add(waiter.purpose)
                 continue
             self._waiters.remove(waiter)
-            self._taken[waiter.purpose] += waiter.count
+            self._begin(waiter.purpose, waiter.count, waiter.ask)
             waiter.admitted.set_result(None)
+
+    def _fits(self, purpose: SandboxPurpose, count: int, ask: RoomAsk | None) -> bool:
+        total = sum(self._taken.values())
+        if total + count > self.capacity or self._taken[purpose] + count > self.most(purpose):
+            return False
+        return ask is None or self.refusal(ask) is None
+
+    def _begin(self, purpose: SandboxPurpose, count: int, ask: RoomAsk | None) -> None:
+        self._taken[purpose] += count
+        if ask is not None and self.account is not None:
+            self.account.begin(ask)
+
+    def _undo(self, waiter: _Waiter) -> None:
+        if waiter.ask is not None and self.account is not None:
+            for key in waiter.ask.members:
+                self.account.end(key)
+        self.give(waiter.purpose, waiter.count)

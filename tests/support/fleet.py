@@ -14,7 +14,11 @@ from domain.wire import Fork, JournalTurn, TakeTurn
 from environments.package import pack
 from infra.clock import SystemClock
 from infra.ids import IdSource
+from sandboxes.node.account import NodeAccount, make_account
+from sandboxes.node.elastic import as_elastic
 from sandboxes.node.registry import TryKey
+from sandboxes.node.relief import Relief
+from sandboxes.node.sampler import Sampler
 from sandboxes.node.slots import Slots
 from sandboxes.runtimes.process import ProcessRuntime
 from stores.blobs import Blob, Blobs
@@ -108,6 +112,8 @@ class Node:
     turns: TurnServer
     package: Blob
     blobs: Blobs
+    account: NodeAccount
+    sampler: Sampler
     sent: list[Any] = field(default_factory=list)
     printed: list[Output] = field(default_factory=list)
     client: AgentClient = field(init=False)
@@ -180,8 +186,13 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncIterator[Node]:
-    """A node that serves this package; nothing of it is left afterwards."""
+async def running_node(
+    folder: Path, package: Path, capacity: int = 8, memory_bytes: int = 64 << 30
+) -> AsyncIterator[Node]:
+    """A node that serves this package; nothing of it is left afterwards.
+
+    Its sampler looks when a test says so.
+    """
     clock = SystemClock()
     blobs = Blobs((folder / "objects").as_uri())
     blob = await blobs.create("package.tar.gz", pack(package))
@@ -190,7 +201,10 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
     output = OutputBook(blobs, clock, printed.append)
     environments = EnvironmentPool(starting(output.sink), clock)
     sent: list[Any] = []
-    holdings = Holdings(NODE, 1, runtime, Slots(capacity, 1), sent.append, output=output)
+    account = make_account(memory_bytes, 8.0, 1, owns_all=True)
+    slots = Slots(capacity, 1, account)
+    relief = Relief(account, as_elastic(runtime), lambda key, cause: holdings.lose(key, cause))
+    holdings = Holdings(NODE, 1, runtime, slots, sent.append, output=output, relief=relief)
     packages = Packages(blobs, folder / "packages")
     turns = TurnServer(holdings, environments, clock)
     server = DataServer(turns, DATA_KEY)
@@ -202,6 +216,8 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
         turns=turns,
         package=blob,
         blobs=blobs,
+        account=account,
+        sampler=Sampler(runtime, slots, relief, clock),
         sent=sent,
         printed=printed,
     )
@@ -217,4 +233,6 @@ async def running_node(folder: Path, package: Path, capacity: int = 8) -> AsyncI
         await environments.close()
         await output.close()
         assert runtime.keys() == ()
+        assert account.members() == ()
+        assert account.ledger.faults() == []
         await runtime.close()

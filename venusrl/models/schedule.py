@@ -147,6 +147,7 @@ class SandboxProfile(Answer):
     total: int
     declared_bytes: int
     used_bytes: int | None = None
+    """Private memory of its sandboxes at the last sample, in whole MiB."""
     used_bytes_reason: str | None = None
     """Why there is no number of used bytes."""
 

@@ -10,6 +10,7 @@ from typing import Final
 from domain.wire import AgentHello, AgentRefused, Attach, Seal, TakeTurn
 from infra.frames import Channel, ConnectionEnded
 from infra.logging import get_logger
+from infra.pool_frames import InGeneration
 from infra.proofs import proof, same
 from workers.fleet.turns import TurnRefused, TurnServer
 
@@ -71,6 +72,9 @@ class DataServer:
         try:
             while True:
                 frame = await channel.receive()
+                if isinstance(frame, InGeneration):
+                    self._turns.note(frame)
+                    continue
                 if not isinstance(frame, (Attach, TakeTurn, Seal)) or len(requests) > REQUESTS_MAX:
                     raise ConnectionEnded(f"a rollout host sent {type(frame).__name__}")
                 task = asyncio.create_task(self._answer(channel, frame))

@@ -7,6 +7,7 @@ back by the same commands that asked for it; only then it is refused with the li
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,16 +17,19 @@ from domain.sandbox import ForkMember, SandboxLimits, SandboxPurpose
 from domain.states import End
 from domain.wire import Fork, ForkRefused
 from infra import failpoints
+from infra.pool_frames import RoomRefused
+from sandboxes.node.account import RoomAsk, template_of
 from sandboxes.node.calls import CallLog
 from sandboxes.node.journal import Journal
 from sandboxes.node.registry import TryKey, TryState
+from sandboxes.node.slots import NeverFits
 from sandboxes.ports import ForkFailed, Sandbox, SandboxSpec
 from venusrl.env.host.ports import EnvironmentFault, SandboxLost
 from venusrl.env.wire import BadRecord, task_from_json
 from workers.fleet import seams
 from workers.fleet.environment_pool import EnvironmentKey, EnvironmentPool
 from workers.fleet.holdings import FleetTry, Holdings, Origin
-from workers.fleet.packages import PackageRef, Packages
+from workers.fleet.packages import Package, PackageRef, Packages
 
 ROOM_WAIT_S: Final = 20.0
 """Releases that made room for this fork are executed within it, unless the node is really full."""
@@ -84,35 +88,67 @@ class Forker:
         self.holdings.notify(ForkRefused(frame.group_id, pairs, cause, transient=False))
 
     async def _fork(self, frame: Fork, fresh: list[FleetTry]) -> None:
-        if not await self._take_room(frame, fresh):
-            return
-        origin = fresh[0].origin
         try:
-            package = await self.packages.fetch(origin.package_ref)
-            process = await self.environments.get(origin.environment, package, origin.config)
-        except EnvironmentFault as fault:
-            self._fail_all(fresh, str(fault))
+            package = await self.packages.fetch(fresh[0].origin.package_ref)
         except PayloadUnreadable as error:
             self._fail_all(fresh, f"package_unreadable: {error}")
-        else:
-            for held in fresh:
-                held.package, held.process = package, process
-            await asyncio.gather(*(self._open(held, frame.limits) for held in fresh))
-        await asyncio.gather(*(self.holdings.dispose(h) for h in fresh if h.is_released))
+            return
+        for held in fresh:
+            held.package = package
+        parts = self._parts(frame, fresh, package)
+        await asyncio.gather(*(self._fork_part(frame, part, package) for part in parts))
 
-    async def _take_room(self, frame: Fork, fresh: list[FleetTry]) -> bool:
+    async def _fork_part(self, frame: Fork, part: list[FleetTry], package: Package) -> None:
+        part = [held for held in part if not held.is_released]
+        if not part or not await self._take_room(part, self._ask(frame, part, package)):
+            return
+        origin = part[0].origin
+        try:
+            process = await self.environments.get(origin.environment, package, origin.config)
+        except EnvironmentFault as fault:
+            self._fail_all(part, str(fault))
+        else:
+            for held in part:
+                held.process = process
+            await asyncio.gather(*(self._open(held, frame.limits) for held in part))
+        await asyncio.gather(*(self.holdings.dispose(h) for h in part if h.is_released))
+
+    def _ask(self, frame: Fork, part: Sequence[FleetTry], package: Package) -> RoomAsk | None:
+        """Whose memory these tries need; None for bare journals, which need a place only."""
+        if not package.manifest.sandbox:
+            return None
+        spec = template_of(
+            frame.environment_version_id,
+            SandboxPurpose.AGENT,
+            frame.limits.memory_bytes,
+        )
+        return RoomAsk(SandboxPurpose.AGENT, spec, tuple(held.member for held in part))
+
+    def _parts(self, frame: Fork, fresh: list[FleetTry], package: Package) -> list[list[FleetTry]]:
+        """The group as a whole; in halves where an empty node would not take more of it at once."""
+        size = len(fresh)
+        while size > 1:
+            ask = self._ask(frame, fresh[:size], package)
+            if ask is None or self.holdings.slots.never(ask) is None:
+                break
+            size = (size + 1) // 2
+        return [fresh[start : start + size] for start in range(0, len(fresh), size)]
+
+    async def _take_room(self, part: list[FleetTry], ask: RoomAsk | None) -> bool:
         holdings = self.holdings
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
-                await holdings.slots.take(SandboxPurpose.AGENT, len(fresh))
-        except TimeoutError:
-            for held in fresh:
-                holdings.registry.remove(held)
-            pairs = tuple((held.key.rollout_id, held.key.try_) for held in fresh)
-            cause = holdings.slots.describe()
-            holdings.notify(ForkRefused(frame.group_id, pairs, cause, transient=True))
+                await holdings.slots.take(SandboxPurpose.AGENT, len(part), ask)
+        except NeverFits as never:
+            for held in part:
+                holdings.fail(held, End.SANDBOX_LOST, f"fork_failed: {never}")
             return False
-        for held in fresh:
+        except TimeoutError:
+            for held in part:
+                holdings.registry.remove(held)
+            holdings.notify(_refusal(part, ask, holdings))
+            return False
+        for held in part:
             holdings.took_room(held)
         return True
 
@@ -148,6 +184,21 @@ class Forker:
     def _fail_all(self, fresh: list[FleetTry], cause: str) -> None:
         for held in fresh:
             self.holdings.fail(held, End.ENV_FAILED, cause)
+
+
+def _refusal(part: list[FleetTry], ask: RoomAsk | None, holdings: Holdings) -> RoomRefused:
+    """The node has no room now: which rule says so, in numbers where memory does."""
+    slots = holdings.slots
+    refused = None if ask is None else slots.refusal(ask)
+    most, taken = slots.most(SandboxPurpose.AGENT), slots.taken(SandboxPurpose.AGENT)
+    return RoomRefused(
+        group_id=part[0].group_id,
+        members=tuple((held.key.rollout_id, held.key.try_) for held in part),
+        rule="sandboxes" if refused is None else f"{refused.resource}.{refused.why}",
+        needed=float(taken + len(part)) if refused is None else refused.needed,
+        available=float(most) if refused is None else refused.available,
+        cause=slots.describe(ask),
+    )
 
 
 def _origin(frame: Fork) -> Origin:

@@ -13,6 +13,7 @@ from typing import Final
 
 from domain.ids import RolloutId, attempt_of, group_of, index_of
 from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
+from sandboxes.node.account import RoomAsk, template_of
 from sandboxes.node.slots import Slots
 from sandboxes.ports import ForkFailed, Mount, Runtime, Sandbox, SandboxSpec
 from venusrl.env.messages import Rollout
@@ -103,12 +104,13 @@ class GradingSandboxes:
         count = len(rollouts)
         if count > self.slots.most(SandboxPurpose.GRADER):
             raise NoGradingRoom(f"{count} grading sandboxes: {self.slots.describe()}")
+        members = {one.id: _member(one.id, epoch) for one in rollouts}
+        ask = _ask(package, tuple(members.values()))
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
-                await self.slots.take(SandboxPurpose.GRADER, count)
+                await self.slots.take(SandboxPurpose.GRADER, count, ask)
         except TimeoutError:
-            raise NoGradingRoom(self.slots.describe()) from None
-        members = {one.id: _member(one.id, epoch) for one in rollouts}
+            raise NoGradingRoom(self.slots.describe(ask)) from None
         by_id = {one.id: one for one in rollouts}
         wave = Wave(self.runtime, package.folder, by_id, members)
         held = [grader_room(one.id, epoch) for one in rollouts]
@@ -118,9 +120,19 @@ class GradingSandboxes:
             yield wave
         finally:
             await wave.close()
+            if self.slots.account is not None:
+                for rollout, key in members.items():
+                    self.slots.account.end(key, has_finished=rollout in wave.started)
             self.slots.give(SandboxPurpose.GRADER, count)
             for room in held:
                 self.rooms.given(room)
+
+
+def _ask(package: Package, members: tuple[MemberKey, ...]) -> RoomAsk:
+    """Memory of a wave; graders of one package are alike, whatever their agents need."""
+    ceiling = SandboxLimits().memory_bytes
+    spec = template_of(package.folder.name, SandboxPurpose.GRADER, ceiling)
+    return RoomAsk(SandboxPurpose.GRADER, spec, members)
 
 
 def _member(rollout: str, epoch: int) -> MemberKey:

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from domain.events import TryFailed
 from domain.ids import AttemptId, HostId, RolloutId
-from domain.sandbox import SandboxPurpose
+from domain.sandbox import MemberKey, SandboxPurpose
 from domain.states import End
 from infra.logging import get_logger
+from sandboxes.node.generation import Generation
 from sandboxes.node.registry import Failure, HeldTry, Registry, TryKey, TryState
+from sandboxes.node.relief import Relief
 from sandboxes.node.slots import Slots
 from sandboxes.ports import Runtime, SandboxEvent
 from venusrl.env.host.judges import JudgeUses
@@ -68,6 +70,8 @@ class Holdings:
     notify: Callable[[object], None]
     rooms: Rooms = field(default_factory=Unwatched)
     output: Outputs = field(default_factory=Unkept)
+    relief: Relief | None = None
+    """Takes memory back under pressure; None where nobody counts it."""
     registry: Registry[FleetTry] = field(default_factory=Registry)
     broken: "asyncio.Future[None]" = field(init=False)
     """Fails when background work meets a defect: the process must end, not go on half dead."""
@@ -90,6 +94,12 @@ class Holdings:
         held = self.registry.of_member(event.key)
         if held is not None and held.state in (TryState.FORKING, TryState.READY):
             self.fail(held, End.SANDBOX_LOST, f"{event.kind.value}: {event.cause}")
+
+    def lose(self, member: MemberKey, cause: str) -> None:
+        """The node takes a sandbox away, or found it broken: its try is over."""
+        held = self.registry.of_member(member)
+        if held is not None:
+            self.fail(held, End.SANDBOX_LOST, cause)
 
     def fail(self, held: FleetTry, end: End, cause: str) -> None:
         """End a try; the first failure counts, and none counts after it was released or sealed."""
@@ -154,8 +164,12 @@ class Holdings:
         self.output.ended(attempt_id, key.rollout_id, key.try_, failed=failed)
 
     async def free_sandbox(self, held: FleetTry) -> None:
-        """Destroy its sandbox and give its slot back."""
+        """Destroy its sandbox and give its slot and its memory back."""
+        if self.relief is not None:
+            self.relief.forget(held.member)
         await self.runtime.destroy(held.member)
+        if self.slots.account is not None:
+            self.slots.account.end(held.member, has_finished=held.state is TryState.SEALED)
         if held.has_slot:
             held.has_slot = False
             self.slots.give(SandboxPurpose.AGENT)
@@ -165,6 +179,21 @@ class Holdings:
         """A slot is the try's from now on."""
         held.has_slot = True
         self.rooms.taken(agent_room(*held.key))
+
+    def generates(self, held: FleetTry, generation: Generation) -> None:
+        """Its rollout is in generation: nobody needs its sandbox for a while."""
+        if self.relief is not None and held.calls is not None:
+            self.relief.generations.begin(held.member, generation)
+
+    async def wake(self, held: FleetTry) -> None:
+        """Its sandbox runs when this returns. Raises SandboxError when it could not be resumed."""
+        if self.relief is not None:
+            await self.relief.wake(held.member)
+
+    def turn_ended(self, held: FleetTry) -> None:
+        """A turn was recorded: what its sandbox held at most teaches what the next ones will need."""
+        if self.slots.account is not None:
+            self.slots.account.turn_ended(held.member)
 
     def _settle(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

@@ -5,6 +5,7 @@
 | leader link | frames of the leader | the process |
 | data server | requests of rollout hosts | the process |
 | reaper | time, Postgres | the process |
+| sampler | time, `/proc` | the process |
 """
 
 import asyncio
@@ -22,9 +23,14 @@ from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
 from infra.logging import get_logger
-from infra.settings import SandboxKind, Settings
+from infra.settings import Limits, SandboxKind, Settings
+from sandboxes.node.account import make_account
+from sandboxes.node.elastic import as_elastic
+from sandboxes.node.machine import Machine, cores
 from sandboxes.node.reaper import Orphans, Reaper
 from sandboxes.node.registry import TryKey, TryState
+from sandboxes.node.relief import Lose, Relief
+from sandboxes.node.sampler import Sampler
 from sandboxes.node.slots import Slots
 from sandboxes.ports import Runtime
 from sandboxes.runtimes.process import ProcessRuntime
@@ -64,6 +70,7 @@ class NodeAgent:
     environments: EnvironmentPool
     starter: EnvironmentStarter
     output: OutputBook
+    sampler: Sampler
     capacity: int
     data_key: str
     data_address: str = ""
@@ -114,6 +121,7 @@ class NodeAgent:
             "environment_restarts": float(self.environments.restarts),
             "environment_lag_s": self.environments.lag_s,
             "outputs_lost": float(self.output.lost),
+            **self.sampler.figures(),
         }
 
     def held(self) -> tuple[list[TryKey], tuple[AttemptId, ...]]:
@@ -138,8 +146,8 @@ async def serve(context: HostContext) -> None:
     database = Database(settings.database_url)
     blobs = Blobs(settings.object_store_url)
     runtime = make_runtime(settings, scratch_folder(settings.home, context))
-    capacity = settings.limits.sandboxes
-    slots = Slots(capacity, GRADING_RESERVE)
+    sampler = _sampler(settings.limits, runtime, lambda key, cause: holdings.lose(key, cause))
+    slots = sampler.slots
     packages = Packages(blobs, settings.home / "packages")
     link = LeaderLink(
         context.host_id,
@@ -158,6 +166,7 @@ async def serve(context: HostContext) -> None:
     starter = EnvironmentStarter(settings, database, clock, output.sink)
     environments = EnvironmentPool(starter.start, clock)
     holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send, rooms, output)
+    holdings.relief = sampler.relief
     grader = Grader(
         database=database,
         fence=fence,
@@ -177,17 +186,17 @@ async def serve(context: HostContext) -> None:
         environments=environments,
         starter=starter,
         output=output,
-        capacity=capacity,
+        sampler=sampler,
+        capacity=slots.capacity,
         data_key=secrets.token_hex(DATA_KEY_BYTES),
     )
     server = DataServer(TurnServer(holdings, environments, clock), agent.data_key)
     agent.data_address = await server.open()
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
+    loops = [link.run(), reaper.run(), sampler.run(), outbox.run(), printed.run()]
     try:
-        await _until_over(
-            context, holdings, [link.run(), reaper.run(), outbox.run(), printed.run()]
-        )
+        await _until_over(context, holdings, loops)
     finally:
         await server.close()
         await grader.close()
@@ -199,6 +208,15 @@ async def serve(context: HostContext) -> None:
         await printed.flush()
         await runtime.close()
         await database.close()
+
+
+def _sampler(limits: Limits, runtime: Runtime, lose: Lose) -> Sampler:
+    """Of the memory that is named, all of it, or of what is found here, less what others use."""
+    named = limits.node_memory_bytes
+    capacity = named or Machine().capacity_bytes()
+    account = make_account(capacity, cores(), GRADING_RESERVE, owns_all=bool(named))
+    slots = Slots(limits.sandboxes, GRADING_RESERVE, account)
+    return Sampler(runtime, slots, Relief(account, as_elastic(runtime), lose), SystemClock())
 
 
 async def _until_over(

@@ -12,9 +12,19 @@ from typing import Final, cast
 
 from domain.errors import VenusError
 from domain.states import End
-from domain.wire import Attach, Attached, JournalTurn, Seal, Sealed, TakeTurn, TurnReply
+from domain.wire import (
+    Attach,
+    Attached,
+    JournalTurn,
+    Seal,
+    Sealed,
+    TakeTurn,
+    TurnReply,
+)
 from infra import failpoints
 from infra.clock import Clock
+from infra.pool_frames import InGeneration
+from sandboxes.node.generation import Generation
 from sandboxes.node.journal import Intent, IntentRefused, Reply
 from sandboxes.node.registry import TryKey, TryState
 from venusrl.env.host.artefacts import STATE_ARTEFACT, take_artefacts
@@ -46,6 +56,9 @@ class TurnRefused(VenusError):
         self.cause = cause
 
 
+GENERATION_S_MAX: Final = 3600.0
+"""A host's word about the future counts for so long at most."""
+
 NOT_OPEN: Final = "the try is sealed or not held here"
 """Cause of `unknown`."""
 
@@ -68,6 +81,16 @@ class TurnServer:
             turns=held.journal.turns,
             tools=held.tools,
         )
+
+    def note(self, frame: InGeneration) -> None:
+        """A hint: its turn is generated. Late ones, and those of hosts that are over, change nothing."""
+        held = self.holdings.registry.get(TryKey(frame.rollout_id, frame.try_))
+        if held is None or held.state is not TryState.READY or held.hop != frame.hop:
+            return
+        if held.journal.is_waiting or frame.turn != len(held.journal.turns):
+            return
+        expected_s = min(max(0.0, frame.expected_s), GENERATION_S_MAX)
+        self.holdings.generates(held, Generation(self.clock.monotonic(), expected_s, frame.rank))
 
     async def take_turn(self, frame: TakeTurn) -> TurnReply:
         """Journal the intent, run the reply if it is new, wait for its record."""
@@ -125,9 +148,10 @@ class TurnServer:
     async def _reply(self, held: FleetTry, turn: int, message: Message, finish: Finish) -> None:
         started = self.clock.monotonic()
         try:
+            await self.holdings.wake(held)
             process = await self._process(held)
             seen = await process.reply(held.instance, turn, message, finish)
-        except SandboxLost as fault:
+        except (SandboxLost, SandboxError) as fault:
             self.holdings.fail(held, End.SANDBOX_LOST, str(fault))
             return
         except EnvironmentFault as fault:
@@ -148,6 +172,7 @@ class TurnServer:
             ),
             spoken if seen.is_rewrite else (message, *spoken),
         )
+        self.holdings.turn_ended(held)
 
     async def _process(self, held: FleetTry) -> EnvironmentProcess:
         """The process with this try's instance; restored there if the former process died."""
@@ -172,6 +197,7 @@ class TurnServer:
             held.reply.cancel()
             await asyncio.wait({held.reply})
         try:
+            await self.holdings.wake(held)
             artefacts = await _artefacts(held)
         except SandboxError as error:
             self.holdings.fail(held, End.SANDBOX_LOST, str(error))

@@ -6,6 +6,7 @@ agent cannot be reached again, or is silent past a deadline, is it `AgentLost`.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NoReturn, Protocol
@@ -25,6 +26,7 @@ from domain.wire import (
 )
 from infra.clock import Clock
 from infra.frames import Channel, ConnectionEnded, connect
+from infra.pool_frames import InGeneration
 from infra.proofs import fresh_nonce, proof
 
 DIAL_TIMEOUT_S: Final = 2.0
@@ -75,6 +77,10 @@ class NodeAgent(Protocol):
         """Journal the intent, wait for the environment's reply; the same intent twice is one."""
         ...
 
+    def hint(self, frame: InGeneration) -> None:
+        """Say that a turn is generated from now on; never waits, and may be lost."""
+        ...
+
     async def seal(self, rollout_id: RolloutId, try_: int, hop: int) -> Sealed:
         """Seal the journal and give the sandbox back."""
         ...
@@ -112,6 +118,13 @@ class AgentClient:
         if not isinstance(answer, TurnReply):
             _unexpected(answer)
         return answer.turn
+
+    def hint(self, frame: InGeneration) -> None:
+        """Say that a turn is generated from now on; lost where nothing is connected."""
+        channel = self._channel
+        if channel is not None and not channel.closed.is_set():
+            with contextlib.suppress(ConnectionEnded):
+                channel.send(frame)
 
     async def seal(self, rollout_id: RolloutId, try_: int, hop: int) -> Sealed:
         """Seal the journal and give the sandbox back."""

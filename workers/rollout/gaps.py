@@ -1,8 +1,8 @@
-"""How long a tool will run, from what the tools of this host's rollouts took so far."""
+"""How long a tool will run, and a turn be generated, from what those of this host took so far."""
 
 from typing import Final
 
-from kv.gaps import GapHistory
+from kv.gaps import GapHistory, Gaps
 from workers.models.chat import ParsedAnswer
 
 KINDS_MAX: Final = 64
@@ -31,3 +31,18 @@ class ToolGaps:
         kind = "+".join(sorted({call.name for call in answer.message.tool_calls}))
         known = self._history.by_kind
         return kind if kind in known or len(known) < KINDS_MAX else OTHER
+
+
+class GenerationTimes:
+    """Seconds from the wish for a turn to its last token, the wait for a slot included."""
+
+    def __init__(self) -> None:
+        self._taken = Gaps()
+
+    def add(self, seconds: float) -> None:
+        """A turn was generated within so many seconds."""
+        self._taken.add(seconds)
+
+    def expected_s(self) -> float:
+        """The mean of the last ones; 0 while nothing is known."""
+        return self._taken.residual_s(0.0)

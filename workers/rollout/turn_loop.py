@@ -30,12 +30,13 @@ from domain.states import End
 from domain.wire import Attached, JournalTurn, KvSource, Place, TakeTurn
 from infra import failpoints
 from infra.clock import Clock
+from infra.pool_frames import InGeneration
 from venusrl.env.wire import BadRecord, message_to_json
 from workers.models.chat import ChatFormat, ParsedAnswer
 from workers.rollout import seams
 from workers.rollout.agent_client import AgentLost, AgentRefusal, NodeAgent
 from workers.rollout.episode import Ending, Episode, Intent
-from workers.rollout.gaps import ToolGaps
+from workers.rollout.gaps import GenerationTimes, ToolGaps
 from workers.rollout.job_spec import RolloutLimits, SamplingSpec, sampling_of
 from workers.rollout.kv_transfer.fetcher import Fetched
 from workers.rollout.meter import HostMeter, Use
@@ -69,6 +70,7 @@ class LoopPorts:
     tell: Callable[[TurnSampled | TurnFinished], None]
     meter: HostMeter
     gaps: ToolGaps = field(default_factory=ToolGaps)
+    times: GenerationTimes = field(default_factory=GenerationTimes)
     prefixes: SharedPrefixes = field(default_factory=SharedPrefixes)
     fetch: Callable[[RolloutId, KvSource], Awaitable[Fetched | None]] | None = None
     """Brings the pages of a rollout that another host had; None when they cannot be had."""
@@ -149,7 +151,7 @@ class TurnLoop:
     async def _turn(self) -> Ending | None:
         is_new = self.episode.intent is None
         if is_new:
-            ending = await self._generate()
+            ending = await self._generate_and_say()
             failpoints.hit(seams.GENERATED)
             if ending is not None:
                 return ending
@@ -176,6 +178,24 @@ class TurnLoop:
             return await work
         finally:
             await _cancelled(work)
+
+    async def _generate_and_say(self) -> Ending | None:
+        """Generate, and tell the agent before that nobody needs the sandbox meanwhile."""
+        place, ports = self._place, self._ports
+        started = ports.clock.monotonic()
+        self._agent.hint(
+            InGeneration(
+                rollout_id=place.rollout_id,
+                try_=place.try_,
+                hop=place.hop,
+                turn=self.episode.turns,
+                expected_s=ports.times.expected_s(),
+                rank=self.rank,
+            )
+        )
+        ending = await self._generate()
+        ports.times.add(ports.clock.monotonic() - started)
+        return ending
 
     async def _generate(self) -> Ending | None:
         place, ports = self._place, self._ports

@@ -8,7 +8,7 @@ import pytest
 from domain.events import SandboxReady, TryFailed
 from domain.sandbox import SandboxPurpose
 from domain.states import End
-from domain.wire import ForkRefused
+from infra.pool_frames import RoomRefused
 from sandboxes.node.registry import TryState
 from tests.integration.environments.helpers import CALC, CHAOS, write_package
 from tests.support.fleet import ATTEMPT, GROUP, Node, answer, call, member, running_node
@@ -69,8 +69,8 @@ async def test_a_full_node_refuses_with_the_limits_name(
     monkeypatch.setattr(forks, "ROOM_WAIT_S", 0.2)
     await node.ready(0, 1, 2, 3)
     node.fork(4, 5)
-    (refused,) = await eventually(lambda: [f for f in node.sent if isinstance(f, ForkRefused)])
-    assert refused.transient
+    (refused,) = await eventually(lambda: [f for f in node.sent if isinstance(f, RoomRefused)])
+    assert refused.rule == "sandboxes"
     assert refused.members == ((member(4), 1), (member(5), 1))
     assert refused.cause == "sandboxes: 4 agents and 0 graders of 5, 1 reserved for grading"
     await node.holdings.release(member(0), 1)
@@ -83,7 +83,7 @@ async def test_a_fork_waits_for_the_room_that_releases_make(node: Node) -> None:
     node.fork(4)
     await node.holdings.release(member(0), 1)
     await eventually(lambda: node.heard(SandboxReady, 4))
-    assert [f for f in node.sent if isinstance(f, ForkRefused)] == []
+    assert [f for f in node.sent if isinstance(f, RoomRefused)] == []
 
 
 async def test_a_release_while_it_forks_leaves_nothing(node: Node) -> None:

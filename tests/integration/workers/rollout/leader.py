@@ -29,6 +29,7 @@ from domain.wire import (
 from infra.codec import to_json
 from infra.frames import Channel, ConnectionEnded
 from infra.names import probe_path, weights_path
+from infra.pool_frames import InGeneration
 from infra.proofs import proof, same
 from scheduler.hosts import Connected, Hosts
 from stores.system import leases
@@ -89,6 +90,9 @@ class AgentServer:
             await channel.close()
 
     async def _answer(self, channel: Channel, request: object) -> None:
+        if isinstance(request, InGeneration):
+            self.journal(request.rollout_id, request.try_).hint(request)
+            return
         assert isinstance(request, (Attach, TakeTurn, Seal))
         twin = self.journal(request.rollout_id, request.try_)
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from domain.ids import AttemptId, GroupId, RolloutId, group_id, rollout_id
 from domain.wire import Attached, JournalTurn, Place, Sealed, TakeTurn
 from infra.clock import Clock, ManualClock
+from infra.pool_frames import InGeneration
 from venusrl.env.messages import Message
 from venusrl.env.wire import message_to_json
 from workers.models.char_chat import CharFormat, Wrapping
@@ -139,6 +140,7 @@ class AgentTwin:
     turns: list[JournalTurn] = field(default_factory=list)
     replies_run: int = 0
     seals: int = 0
+    hints: list[InGeneration] = field(default_factory=list)
     lost: bool = False
     refusal: AgentRefusal | None = None
     sealed: Sealed = field(default_factory=lambda: Sealed(0, {"notes.txt": "x"}, {"calls": 1.0}))
@@ -178,6 +180,10 @@ class AgentTwin:
         )
         self.turns[turn.turn] = whole
         return whole
+
+    def hint(self, frame: InGeneration) -> None:
+        """Keep what was said of generation."""
+        self.hints.append(frame)
 
     async def seal(self, rollout_id: RolloutId, try_: int, hop: int) -> Sealed:
         """Count the seal and hand out the artefacts."""

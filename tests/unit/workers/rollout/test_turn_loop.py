@@ -88,6 +88,21 @@ async def test_a_gap_is_reported_when_the_tool_has_begun_and_turns_count_from_on
     await cancelled(running)
 
 
+async def test_the_agent_hears_before_each_turn_that_it_is_generated_and_for_how_long(
+    clock: ManualClock,
+) -> None:
+    slow = ScriptedAnswer(ids("c1+1;"), delay_s=4.0)
+    one = rig(clock, slow, "a2;", place=place(rank=7))
+    running = asyncio.create_task(one.loop().run())
+    await eventually(lambda: one.agent.hints)
+    assert one.agent.turns == [], "said before the turn, not with it"
+    await eventually(lambda: bool(one.engine.requests))
+    clock.advance(4.0)
+    await running
+    assert [(hint.turn, hint.hop, hint.rank) for hint in one.agent.hints] == [(0, 1, 7), (1, 1, 7)]
+    assert [hint.expected_s for hint in one.agent.hints] == [0.0, 4.0]
+
+
 async def test_the_next_host_tells_the_turn_that_was_answered_and_no_gap_that_goes_on(
     clock: ManualClock,
 ) -> None:
