@@ -64,14 +64,17 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStats:
-    """What a sandbox costs now. `private_bytes` is memory that no other sandbox shares, swapped pages
-    included; `overhead_bytes` is what its machine's own process holds besides."""
+    """What a sandbox costs now, in memory and processes."""
 
     private_bytes: int
+    """Memory that no other sandbox shares, swapped pages included."""
     pids: int
     swapped_bytes: int = 0
+    """Of the private bytes, those that are not in memory."""
     shared_bytes: int = 0
+    """Pages that it maps of what it was cloned from, a snapshot or a warm process; in memory once for all."""
     overhead_bytes: int = 0
+    """What its machine's own process holds besides."""
 
 
 class EventKind(StrEnum):

@@ -64,6 +64,9 @@ class NodeAccount:
     """The capacity is the pool's alone: what others use is not taken off."""
     _held: dict[MemberKey, _Held] = field(default_factory=dict)
     _groups: dict[GroupId, _Group] = field(default_factory=dict)
+    _shared: dict[TemplateId, int] = field(default_factory=dict)
+    """The most that a sandbox of a template mapped of it: siblings that wrote more map less. What several
+    templates share, the warm interpreter of one runtime, counts in each."""
 
     def refusal(self, ask: RoomAsk) -> Refused | None:
         """Why the node does not take them now; None when it does.
@@ -108,6 +111,7 @@ class NodeAccount:
             self.ledger.taught(held.spec, UNMEASURED_LIFE, is_last_of_group=not group.members)
         for template in self.ledger.pages.idle_templates():
             self.ledger.pages.unload(template)
+            self._shared.pop(template, None)
 
     def measure(self, key: MemberKey, stats: SandboxStats) -> None:
         """A sample of one sandbox."""
@@ -117,9 +121,10 @@ class NodeAccount:
         use = use_of(stats)
         self.ledger.sample(held.group_id, key, use)
         held.peak_bytes = max(held.peak_bytes, use.private_bytes)
-        shared = int(getattr(stats, "shared_bytes", 0))
-        if shared:
-            self.ledger.pages.load(held.spec.template, shared)
+        template = held.spec.template
+        if stats.shared_bytes > self._shared.get(template, 0):
+            self._shared[template] = stats.shared_bytes
+            self.ledger.pages.load(template, stats.shared_bytes)
 
     def turn_ended(self, key: MemberKey) -> None:
         """Its rollout's turn ended; the next one begins."""
@@ -192,9 +197,8 @@ def template_of(name: str, purpose: SandboxPurpose, ceiling_bytes: int) -> Templ
 
 def use_of(stats: SandboxStats) -> PageUse:
     """A runtime's figures as pages; what it does not tell apart is private and resident."""
-    swapped = int(getattr(stats, "swapped_bytes", 0))
-    overhead = int(getattr(stats, "overhead_bytes", 0))
-    return PageUse(max(stats.private_bytes, swapped), swapped, overhead)
+    swapped = min(stats.swapped_bytes, stats.private_bytes)
+    return PageUse(stats.private_bytes, swapped, stats.overhead_bytes)
 
 
 def in_words(refused: Refused) -> str:

@@ -190,7 +190,7 @@ class Relief:
     async def _squeeze(self, key: MemberKey, wanted: int) -> None:
         assert self.elasticity is not None
         try:
-            self.freed_bytes += await self.elasticity.elastic.reclaim(key, wanted)
+            self.freed_bytes += await self.elasticity.runtime.reclaim(key, wanted)
         except (SandboxError, VenusError, OSError) as error:
             get_logger().info("sandbox.not_reclaimed", cause=str(error))
         finally:
@@ -204,10 +204,10 @@ class Relief:
         squeezing = self._squeezing.get(key)
         if squeezing is not None:
             await asyncio.wait({squeezing})
-        elastic = self.elasticity.elastic
+        runtime = self.elasticity.runtime
         try:
-            await elastic.pause(key)
-            self.freed_bytes += await elastic.reclaim(key, wanted)
+            await runtime.pause(key)
+            self.freed_bytes += await runtime.reclaim(key, wanted)
         except (SandboxError, VenusError, OSError) as error:
             get_logger().info("sandbox.not_paged_out", cause=str(error))
         finally:
@@ -225,7 +225,7 @@ class Relief:
         assert self.elasticity is not None
         await asyncio.wait({sleep.work})
         try:
-            await self.elasticity.elastic.resume(key)
+            await self.elasticity.runtime.resume(key)
         except (SandboxError, VenusError, OSError) as error:
             self.lose(key, f"resume_failed: {error}")
             raise SandboxError("lost", f"resume_failed: {error}") from error

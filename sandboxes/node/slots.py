@@ -1,8 +1,8 @@
 """Room for sandboxes on one node, first come first served, with a reserve that only graders get.
 
-Invariant: agents <= capacity - reserve, and agents + graders <= capacity. Where the node has an
-account of its memory, bytes decide as well, and the count is only a cap. A slot is taken before its
-sandbox starts and given back after its processes are gone.
+Invariant: agents <= capacity - reserve, and agents + graders <= capacity; branches count as agents.
+Where the node has an account of its memory, bytes decide as well, and the count is only a cap. A slot is
+taken before its sandbox starts and given back after its processes are gone.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Slots:
         self.capacity = capacity
         self.reserve = reserve
         self.account = account
-        self._taken = {SandboxPurpose.AGENT: 0, SandboxPurpose.GRADER: 0}
+        self._taken = dict.fromkeys(SandboxPurpose, 0)
         self._waiters: deque[_Waiter] = deque()
 
     def taken(self, purpose: SandboxPurpose) -> int:
@@ -51,7 +51,7 @@ class Slots:
 
     def most(self, purpose: SandboxPurpose) -> int:
         """Slots that this purpose can ever have."""
-        return self.capacity - (self.reserve if purpose is SandboxPurpose.AGENT else 0)
+        return self.capacity - (0 if purpose is SandboxPurpose.GRADER else self.reserve)
 
     def never(self, ask: RoomAsk) -> Refused | None:
         """Why an empty node would not take all of them at once, by what is expected of them."""
@@ -94,7 +94,8 @@ class Slots:
 
     def describe(self, ask: RoomAsk | None = None) -> str:
         """The limits in words, for a refusal: memory's if it stops this ask, then the counts."""
-        agents, graders = self._taken[SandboxPurpose.AGENT], self._taken[SandboxPurpose.GRADER]
+        graders = self._taken[SandboxPurpose.GRADER]
+        agents = sum(self._taken.values()) - graders
         counts = (
             f"sandboxes: {agents} agents and {graders} graders of {self.capacity},"
             f" {self.reserve} reserved for grading"
@@ -115,7 +116,9 @@ class Slots:
 
     def _fits(self, purpose: SandboxPurpose, count: int, ask: RoomAsk | None) -> bool:
         total = sum(self._taken.values())
-        if total + count > self.capacity or self._taken[purpose] + count > self.most(purpose):
+        graders = self._taken[SandboxPurpose.GRADER]
+        ours = graders if purpose is SandboxPurpose.GRADER else total - graders
+        if total + count > self.capacity or ours + count > self.most(purpose):
             return False
         return ask is None or self.refusal(ask) is None
 

@@ -6,7 +6,6 @@ place to go, and the runtime says so in its capabilities.
 
 import ctypes
 import os
-import platform
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,15 +38,6 @@ class _Piece:
 
 class _Range(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-def is_possible() -> bool:
-    """Whether this machine has swap to move pages to, and the call."""
-    try:
-        has_swap = len(Path("/proc/swaps").read_text().splitlines()) > 1
-    except OSError:
-        return False
-    return has_swap and platform.system() == "Linux"
 
 
 def page_out(init_pid: int, bytes_: int) -> None:

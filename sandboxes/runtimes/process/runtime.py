@@ -23,11 +23,12 @@ from sandboxes.ports import (
     Listener,
     SandboxSpec,
 )
-from sandboxes.runtimes.process import page_out, seccomp
+from sandboxes.runtimes.process import seccomp
 from sandboxes.runtimes.process.bodies import BwrapBodies
 from sandboxes.runtimes.process.bwrap import Installation
 from sandboxes.runtimes.process.sandbox import Bodies, ProcessSandbox, start
 from sandboxes.runtimes.process.zygote import WARM_MODULES, Zygote, ZygoteBodies, launch
+from sandboxes.runtimes.swap import has_swap
 from venusrl.env.sandbox import SandboxError
 
 STARTS_MAX: Final = 8
@@ -78,7 +79,7 @@ class ProcessRuntime:
             cow_memory=self.zygote_failure is None,
             live_fork=False,
             balloon=False,
-            page_out=page_out.is_possible(),
+            page_out=has_swap(),
             checkpoint=False,
             network=False,
             rootless=True,

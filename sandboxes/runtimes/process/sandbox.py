@@ -17,6 +17,7 @@ from sandboxes.runtimes.process import page_out, pausing
 from sandboxes.runtimes.process.bodies import Body
 from sandboxes.runtimes.process.inside import Inside
 from sandboxes.runtimes.process.usage import UsageReader
+from sandboxes.runtimes.swap import has_swap
 from venusrl.env.sandbox import (
     ExecRequest,
     PythonRequest,
@@ -128,7 +129,7 @@ class ProcessSandbox:
         """Move about so many bytes of its memory to swap; how many went. Raises SandboxError."""
         async with self._moving:
             inside = self._here()
-            if bytes_ <= 0 or not page_out.is_possible():
+            if bytes_ <= 0 or not has_swap():
                 return 0
             before = inside.resident_bytes()
             await asyncio.to_thread(page_out.page_out, inside.pid, bytes_)

@@ -4,8 +4,8 @@ Private bytes are anonymous and swapped pages of all processes, and shared-memor
 maps most of them: two processes may map the same ones. A fork of the zygote also maps the zygote's
 anonymous pages, once for each of its processes that has not executed another program. The kernel
 says how many of a process's pages others map, not who: up to as many as the zygote holds are taken
-for the zygote's. That is for the pool's account. What holds a limit takes them off once, for process 1,
-which is always such a fork.
+for the zygote's. That is for the pool's account, which counts what is shared apart. What holds a limit
+takes them off once, for process 1, which is always such a fork.
 """
 
 import re
@@ -38,25 +38,30 @@ class UsageReader:
         """What is held now; zeros once the sandbox is gone."""
         if not self._warm_kb:
             return self.held()
-        private = shared = 0
+        private = swapped = mapped = warm = 0
         names = self._inside.names()
         self._forget(names)
         for name in names:
             figures = _figures(_STATUS, self._inside.read(name, "status"))
-            own = figures.get("RssAnon", 0) + figures.get("VmSwap", 0)
-            private += max(0, own - self._shared_with_zygote(name))
-            shared = max(shared, figures.get("RssShmem", 0))
-        return SandboxStats((private + shared) * 1024, len(names))
+            swap, inherited = figures.get("VmSwap", 0), self._shared_with_zygote(name)
+            own = max(0, figures.get("RssAnon", 0) + swap - inherited)
+            private += own
+            swapped += min(swap, own)
+            mapped = max(mapped, figures.get("RssShmem", 0))
+            warm = max(warm, inherited)
+        return _stats(private + mapped, len(names), swapped, warm)
 
     def held(self) -> SandboxStats:
         """The same for its limits: what children share with process 1 counts in each of them."""
-        private = shared = pids = 0
+        private = swapped = mapped = pids = 0
         for name in self._inside.names():
             figures = _figures(_STATUS, self._inside.read(name, "status"))
             private += figures.get("RssAnon", 0) + figures.get("VmSwap", 0)
-            shared = max(shared, figures.get("RssShmem", 0))
+            swapped += figures.get("VmSwap", 0)
+            mapped = max(mapped, figures.get("RssShmem", 0))
             pids += 1
-        return SandboxStats((max(0, private - self._warm_kb) + shared) * 1024, pids)
+        private = max(0, private - self._warm_kb)
+        return _stats(private + mapped, pids, min(swapped, private), 0)
 
     def _forget(self, names: list[str]) -> None:
         self._reads += 1
@@ -78,6 +83,10 @@ def anonymous_bytes(pid: int) -> int:
     except OSError:
         return 0
     return _figures(_STATUS, text).get("RssAnon", 0) * 1024
+
+
+def _stats(private_kb: int, pids: int, swapped_kb: int, shared_kb: int) -> SandboxStats:
+    return SandboxStats(private_kb * 1024, pids, swapped_kb * 1024, shared_kb * 1024)
 
 
 def _figures(pattern: re.Pattern[bytes], text: bytes) -> Mapping[str, int]:

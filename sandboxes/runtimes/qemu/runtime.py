@@ -19,6 +19,7 @@ from sandboxes.runtimes.qemu.hardware import Hardware, find_hardware
 from sandboxes.runtimes.qemu.machine import MIB, Machine, ram_bytes_for
 from sandboxes.runtimes.qemu.sandbox import QemuSandbox, start
 from sandboxes.runtimes.qemu.template import Template, TemplateStore
+from sandboxes.runtimes.swap import has_swap
 from venusrl.env.sandbox import SandboxError
 
 STARTS_MAX: Final = 4
@@ -58,7 +59,7 @@ class QemuRuntime:
             cow_memory=True,
             live_fork=False,
             balloon=True,
-            page_out=True,
+            page_out=has_swap(),
             checkpoint=False,
             network=False,
             rootless=True,

@@ -29,6 +29,7 @@ from sandboxes.runtimes.qemu.memory import page_out, stats_of
 from sandboxes.runtimes.qemu.start import Boot, MachineLink, continue_from, start_machine
 from sandboxes.runtimes.qemu.template import Template
 from sandboxes.runtimes.qemu.vmm import MonitorError, Vmm
+from sandboxes.runtimes.swap import has_swap
 from venusrl.env.sandbox import (
     FILE_BYTES_MAX,
     ExecRequest,
@@ -175,7 +176,7 @@ class QemuSandbox:
             self._alive()
             assert self._vmm is not None
             if not self._running.is_set():
-                return page_out(self._vmm.pid, self._inode)
+                return page_out(self._vmm.pid, self._inode) if has_swap() else 0
             before = self.stats().private_bytes
             try:
                 await self._alive().call(Trim())

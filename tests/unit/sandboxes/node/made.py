@@ -82,7 +82,7 @@ class ElasticRuntime:
     def capabilities(self) -> Capabilities:
         """A machine with snapshots, more or less."""
         return Capabilities(
-            Isolation.VM, True, False, self.balloon, self.page_out, False, False, True
+            Isolation.VM, True, False, self.balloon, self.page_out, False, False, True, pause=True
         )
 
     def listen(self, listener: Listener) -> None:

@@ -57,6 +57,26 @@ def test_what_others_of_the_machine_use_is_taken_off() -> None:
     assert node.ledger.pages.resident_bytes == 1000 * MIB, "ours is in what the machine uses"
 
 
+def test_shared_pages_count_once_and_swapped_ones_are_not_in_memory() -> None:
+    node = account(capacity=4 * GIB)
+    wave = ask(3)
+    node.begin(wave)
+    for number, key in enumerate(wave.members):
+        shared = (80 - 10 * number) * MIB
+        node.measure(key, SandboxStats(100 * MIB, 3, 30 * MIB, shared, 20 * MIB))
+    pages = node.ledger.pages
+    assert pages.shared_bytes == 80 * MIB, "siblings that wrote more map less of the same"
+    assert pages.resident_bytes == (80 + 3 * (100 - 30 + 20)) * MIB
+    assert pages.committed_bytes == (80 + 3 * (100 + 20)) * MIB
+    for key in wave.members:
+        node.end(key)
+    assert (pages.shared_bytes, pages.committed_bytes) == (0, 0)
+    node.begin(wave)
+    node.measure(wave.members[0], SandboxStats(100 * MIB, 3, 0, 50 * MIB))
+    assert pages.shared_bytes == 50 * MIB
+    assert node.ledger.faults() == []
+
+
 def test_the_grading_reserve_is_never_an_agents() -> None:
     node = account(capacity=4 * GIB, grading_reserve=1)
     learned(node, held_mib=100)

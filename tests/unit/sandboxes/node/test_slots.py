@@ -34,6 +34,22 @@ async def test_agents_never_take_the_reserve() -> None:
     assert slots.taken(AGENT) == 3
 
 
+async def test_branches_count_as_agents() -> None:
+    slots = Slots(4, reserve=1)
+    await slots.take(AGENT, 2)
+    await slots.take(SandboxPurpose.BRANCH, 1)
+    late = await waiting(slots, SandboxPurpose.BRANCH, 1)
+    later = await waiting(slots, AGENT, 1)
+    await slots.take(GRADER, 1)
+    slots.give(AGENT)
+    await asyncio.sleep(0)
+    assert late.done()
+    assert not later.done()
+    assert "3 agents and 1 graders of 4" in slots.describe()
+    slots.give(SandboxPurpose.BRANCH)
+    await later
+
+
 async def test_graders_may_use_what_agents_leave() -> None:
     slots = Slots(4, reserve=1)
     await slots.take(GRADER, 4)
