@@ -143,6 +143,7 @@ void boot(void) {
     find_python();
     open_port();
     if (umount("/sys") != 0 || rmdir("/sys") != 0) die("/sys"); /* nothing else needs it */
+    rmdir("/root"); /* of the kernel's own first root; some have none */
 }
 
 void set_clock(uint64_t ns) {

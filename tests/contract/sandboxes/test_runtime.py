@@ -235,7 +235,7 @@ async def test_a_sandbox_that_eats_memory_ends_as_out_of_memory(runtime: Runtime
     # Each process stays below its own limit; their sum does not.
     eat = "import os, time\nfor _ in range(4):\n    if not os.fork():\n        x = b'x' * (40 << 20)\n"
     with pytest.raises(SandboxError, match="out of memory"):
-        await python(sandbox, eat + "        time.sleep(30)\ntime.sleep(30)")
+        await python(sandbox, eat + "        time.sleep(60)\ntime.sleep(60)", timeout_s=60.0)
     await eventually(lambda: events)
     assert [(one.key, one.kind) for one in events] == [(member(), EventKind.OOM)]
     assert runtime.keys() == ()
