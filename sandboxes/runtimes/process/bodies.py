@@ -64,7 +64,8 @@ class BwrapBody:
 
     def identify(self) -> int:
         """The number of process 1, from bubblewrap."""
-        assert self._info is not None
+        if self._info is None:
+            raise ValueError("it has ended")
         try:
             pid = json.loads(os.read(self._info, STDERR_BYTES_MAX))["child-pid"]
         except KeyError as error:
@@ -162,6 +163,8 @@ class ForkedBody:
 
     def identify(self) -> int:
         """The number that its pidfd stands for here."""
+        if self._is_over:
+            raise ValueError("it has ended")  # its descriptor may be another's by now
         if self._complaint is not None:  # it is up: nothing is left to complain of
             os.close(self._complaint)
             self._complaint = None

@@ -97,7 +97,14 @@ class Zygote:
         except OSError as error:
             raise ForkFailed(f"the zygote takes no request: {error}") from error
         self._waiting.append(answer)
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                _end(
+                    [answer.result()]
+                )  # it was born in the moment in which nobody wanted it any more
+            raise
 
     async def close(self) -> None:
         """End it, and with it all members that are left."""

@@ -191,3 +191,16 @@ async def test_system_v_memory_is_bounded_without_being_mapped(runtime: ProcessR
         "print([libc.shmget(0, ctypes.c_size_t(12 << 20), 0o1600) >= 0 for _ in range(3)])"
     )
     assert (await python(made, source)).stdout == b"[True, False, False]\n"
+
+
+async def test_forks_that_are_given_up_at_any_moment_leave_nothing(runtime: ProcessRuntime) -> None:
+    await runtime.fork([spec(9)])
+    fds, processes = len(os.listdir("/proc/self/fd")), len(descendants(os.getpid()))
+    for turn in range(40):
+        asked = asyncio.ensure_future(runtime.fork([spec(0, turn)]))
+        await asyncio.wait({asked}, timeout=turn / 4000)
+        await runtime.destroy(member(0, turn))
+        await asyncio.gather(asked, return_exceptions=True)
+    await eventually(lambda: len(descendants(os.getpid())) == processes)
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) == fds)
+    assert runtime.keys() == (member(9),)
