@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from domain.sandbox import SandboxLimits
-from sandboxes.ports import EventKind, Mount, SandboxEvent
+from sandboxes.ports import EventKind, ForkFailed, Mount, SandboxEvent
 from sandboxes.runtimes.process import ProcessRuntime
 from tests.support.requirements import requires
 from tests.support.sandboxes import member, process_runtime, python, shell, spec
@@ -201,6 +201,27 @@ async def test_forks_that_are_given_up_at_any_moment_leave_nothing(runtime: Proc
         await asyncio.wait({asked}, timeout=turn / 4000)
         await runtime.destroy(member(0, turn))
         await asyncio.gather(asked, return_exceptions=True)
+    await eventually(lambda: len(descendants(os.getpid())) == processes)
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) == fds)
+    assert runtime.keys() == (member(9),)
+
+
+async def test_a_fork_that_is_given_up_as_it_is_born_leaves_nothing(
+    runtime: ProcessRuntime,
+) -> None:
+    await runtime.fork([spec(9)])
+    zygote = runtime._zygote
+    assert zygote is not None
+    fds, processes = len(os.listdir("/proc/self/fd")), len(descendants(os.getpid()))
+
+    def hear() -> None:
+        zygote._hear()
+        runtime._members[member()].cancel()
+
+    asyncio.get_running_loop().add_reader(zygote._control, hear)
+    with pytest.raises(ForkFailed):
+        await runtime.fork([spec()])
+    asyncio.get_running_loop().add_reader(zygote._control, zygote._hear)
     await eventually(lambda: len(descendants(os.getpid())) == processes)
     await eventually(lambda: len(os.listdir("/proc/self/fd")) == fds)
     assert runtime.keys() == (member(9),)
