@@ -27,19 +27,26 @@ class EngineRates:
     slots: int
     kv_tokens: int
     """Tokens that its device tier holds."""
+    attended_token_s: float = 0.0
+    """Of a token prefilled, for each token that it attends to: behind a long context it is dearer."""
 
     def physics(self) -> EnginePhysics:
-        """The same costs as the modelled engine wants them: bytes a second are tokens a second."""
+        """The same costs as the modelled engine wants them: bytes a second are tokens a second.
+
+        A prefilled token is 2 x parameters + 4 x layers x width x context operations there.
+        """
+        attends = self.attended_token_s > 0.0
+        flops = 4.0 / self.attended_token_s if attends else 1.0
         return EnginePhysics(
             weights_bytes=0.0,
             kv_bytes_per_token=self.kv_token_s,
             bandwidth=1.0,
             step_overhead_s=self.step_s,
             kv_capacity_tokens=self.kv_tokens,
-            parameters=self.prefill_token_s / 2,
-            layers=0,
-            width=0,
-            prefill_flops=1.0,
+            parameters=self.prefill_token_s * flops / 2,
+            layers=int(attends),
+            width=int(attends),
+            prefill_flops=flops,
             slots=self.slots,
             host_link_bytes_s=LINK_BYTES_S,
             network_bytes_s=LINK_BYTES_S,
@@ -54,6 +61,7 @@ class EngineRates:
             step_s=self.step_s * factor,
             kv_token_s=self.kv_token_s * factor,
             prefill_token_s=self.prefill_token_s * factor,
+            attended_token_s=self.attended_token_s * factor,
         )
 
 

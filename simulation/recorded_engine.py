@@ -7,7 +7,7 @@ Generation seconds exclude queueing: the engine measures them from its admission
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final
 
@@ -65,13 +65,19 @@ class Span:
     turn: RecordedTurn
     prefill_tokens: float
 
+    @property
+    def attended(self) -> float:
+        """Tokens that those of its prompt attend to, summed over them."""
+        return self.prefill_tokens * (self.turn.prompt_tokens - self.turn.new_tokens / 2)
+
 
 def engine_rows(groups: Sequence[RecordedGroup]) -> dict[int, list[Row]]:
-    """Rows of the engine's fit by ordinal: [steps, steps x KV tokens read in each, tokens prefilled].
+    """Rows of the engine's fit by ordinal.
 
-    Where a turn lies in time is not recorded, only how long its parts took: what a placement lasted
-    beyond them is spread evenly before its generations. A group's first prompt is computed once. The
-    prompts that begin beside a turn on its engine are computed in its steps, so they count for it too.
+    [steps, steps x KV tokens read in each, tokens prefilled, tokens that these attend to in sum]. Where a
+    turn lies in time is not recorded, only how long its parts took: what a placement lasted beyond them
+    is spread evenly before its generations. A group's first prompt is computed once. The prompts that
+    begin beside a turn on its engine are computed in its steps, so they count for it too.
     """
     spans = [span for group in groups for span in spans_of(group)]
     reads = _kv_areas(spans)
@@ -80,15 +86,18 @@ def engine_rows(groups: Sequence[RecordedGroup]) -> dict[int, list[Row]]:
     for span, area in zip(spans, reads, strict=True):
         seconds = max(span.end_s - span.start_s, LEAST_SECONDS)
         steps = float(span.turn.output_tokens)
-        prefilled = arrivals[span.host].tokens(span.start_s, span.end_s)
-        columns = (steps, steps * area / seconds, max(prefilled, span.prefill_tokens))
+        prefilled, attended = arrivals[span.host].within(span.start_s, span.end_s)
+        columns = (steps, steps * area / seconds, prefilled, attended)
         rows[span.group[0]].append(Row(columns, span.turn.generate_s, seconds))
     return rows
 
 
 def fit_engine(rows: Iterable[Row], slots: int, kv_tokens: int) -> EngineFit:
-    """The engine's coefficients by least squares of relative errors."""
-    listed = list(rows)
+    """The engine's coefficients by least squares of relative errors.
+
+    What a context adds to a prefilled token is in the token's mean: jobs have too few contexts for both.
+    """
+    listed = [replace(row, columns=row.columns[:3]) for row in rows]
     step_s, kv_token_s, prefill_token_s = fit_relative(listed, 3)
     rates = EngineRates(step_s, kv_token_s, prefill_token_s, slots, kv_tokens)
     return EngineFit(rates, log_spread(listed, (step_s, kv_token_s, prefill_token_s)), len(listed))
@@ -112,14 +121,18 @@ class _Arrivals:
     """Prompts by the moment at which an engine began with them."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        ordered = sorted((span.start_s, span.prefill_tokens) for span in spans)
-        self._times = [start for start, _ in ordered]
-        self._sums = [0.0, *accumulate(tokens for _, tokens in ordered)]
+        ordered = sorted(spans, key=lambda span: span.start_s)
+        self._times = [span.start_s for span in ordered]
+        self._tokens = [0.0, *accumulate(span.prefill_tokens for span in ordered)]
+        self._attended = [0.0, *accumulate(span.attended for span in ordered)]
 
-    def tokens(self, start: float, end: float) -> float:
-        """Of those that began in a stretch, its end excluded."""
+    def within(self, start: float, end: float) -> tuple[float, float]:
+        """Tokens of those that began in a stretch, its end excluded, and what these attend to."""
         first, last = bisect_left(self._times, start), bisect_left(self._times, end)
-        return self._sums[max(last, first)] - self._sums[first]
+        return (
+            self._tokens[last] - self._tokens[first],
+            self._attended[last] - self._attended[first],
+        )
 
 
 def _arrivals(spans: Sequence[Span]) -> dict[str, _Arrivals]:

@@ -1,8 +1,8 @@
-"""What this machine's engine costs: a decode step, a KV token read in it, a token prefilled.
+"""What this machine's engine costs: a decode step, a KV token read in it, a token prefilled by context.
 
 Measured on a core that is stepped by hand, with the model and the sizes of the runs and nothing beside it.
 In a job engine, trainer, node and database share the cores, so the turns of a recorded job say by which
-factor all three are dearer there: their proportions are the engine's own, their size is the stack's.
+factor all are dearer there: their proportions are the engine's own, their size is the stack's.
 
     python -m benchmarks.e2e.costs
 """
@@ -44,11 +44,13 @@ class Costs:
     step_s: float
     kv_token_s: float
     prefill_token_s: float
+    attended_token_s: float = 0.0
+    """Of a token prefilled, for each token that it attends to."""
 
     @property
-    def columns(self) -> tuple[float, float, float]:
-        """In the order of `simulation.recorded.engine_rows`."""
-        return (self.step_s, self.kv_token_s, self.prefill_token_s)
+    def columns(self) -> tuple[float, float, float, float]:
+        """In the order of `simulation.recorded_engine.engine_rows`."""
+        return (self.step_s, self.kv_token_s, self.prefill_token_s, self.attended_token_s)
 
 
 def scale_of(costs: Costs, rows: Sequence[Row]) -> tuple[float, float]:
@@ -63,10 +65,10 @@ def scale_of(costs: Costs, rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def fitted(prefills: Sequence[Row], decodes: Sequence[Row]) -> Costs:
-    """Prefills are [tokens], decodes [1, KV tokens read]."""
-    (prefill_token_s,) = fit_relative(prefills, 1)
+    """Prefills are [tokens, tokens that these attend to in sum], decodes [1, KV tokens read]."""
+    prefill_token_s, attended_token_s = fit_relative(prefills, 2)
     step_s, kv_token_s = fit_relative(decodes, 2)
-    return Costs(step_s, kv_token_s, prefill_token_s)
+    return Costs(step_s, kv_token_s, prefill_token_s, attended_token_s)
 
 
 def measure() -> Costs:
@@ -78,7 +80,7 @@ def measure() -> Costs:
             prefill_s, decode_s = _point(rows, context)
             decodes.append(Row((1.0, float(rows * context)), decode_s, decode_s))
             if rows == 1:
-                prefills.append(Row((float(context),), prefill_s, prefill_s))
+                prefills.append(Row((float(context), context**2 / 2), prefill_s, prefill_s))
     return fitted(prefills, decodes)
 
 

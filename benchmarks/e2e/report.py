@@ -33,7 +33,7 @@ class Report:
     runs: Sequence[Run]
     left_out: int
     simulated: Simulated
-    physics: dict[int, Physics]
+    physics: dict[tuple[int, str], Physics]
     """By seed."""
 
     @property
@@ -52,29 +52,31 @@ def report_of(file: Path) -> Report:
         for one in every
         if (one.code, one.steps, one.engines) == (last.code, last.steps, last.engines)
     ]
-    references = {
-        one.seed: kept
+    at_low = {
+        (one.seed, one.entry): kept
         for one in runs
-        if (one.cell, one.entry) == (REFERENCE_CELL, VENUS.name)
+        if one.cell == REFERENCE_CELL
         if (kept := read_kept(file, one.key)) is not None
     }
-    simulated = dict(_simulated(file, runs, references))
+    simulated = dict(_simulated(file, runs, at_low))
     physics = {
-        seed: measured(kept.job, kept.costs)
-        for seed, kept in sorted(references.items())
+        place: measured(kept.job, kept.costs)
+        for place, kept in sorted(at_low.items())
         if kept.costs is not None
     }
     return Report(runs, len(every) - len(runs), simulated, physics)
 
 
 def _simulated(
-    file: Path, runs: Sequence[Run], references: dict[int, Kept]
+    file: Path, runs: Sequence[Run], at_low: dict[tuple[int, str], Kept]
 ) -> Iterable[tuple[str, float]]:
     for run in runs:
-        kept, reference = read_kept(file, run.key), references.get(run.seed)
+        kept, reference = read_kept(file, run.key), at_low.get((run.seed, VENUS.name))
         if kept is None or reference is None or run.cell == CROWD.name:
             continue
-        seconds = simulated_step_s(run, kept, reference)
+        # With a switch off there is no run at low pressure: the machine is shared as under `venus`.
+        own = at_low.get((run.seed, run.entry), reference)
+        seconds = simulated_step_s(run, kept, reference, own)
         if seconds is not None:
             yield run.key, seconds
 
@@ -225,29 +227,32 @@ def _physics(report: Report) -> str:
     if not report.physics:
         return "No run of `venus` at low pressure yet from which costs can be fitted.\n"
     text = (
-        "Costs of the engine beside nothing, times the factor by which the recorded turns of `venus` at"
-        " low pressure are dearer (their geometric mean). With one engine nothing is moved between"
-        " engines, and without outer tiers nothing leaves the device: neither link is measured here;"
-        " `make bench-engine` does.\n\n"
+        "Costs of the engine beside nothing, times the factor by which the recorded turns of a strategy at"
+        " low pressure are dearer (their geometric mean): what shares the machine's cores with its engine."
+        " With one engine nothing is moved between engines, and without outer tiers nothing leaves the"
+        " device: neither link is measured here; `make bench-engine` does.\n\n"
     )
     head = (
-        "seed", "factor", "decode step, ms", "KV token read, ns", "prefill token, ms", "off by (sd of log)",
-        "turns", "trainer token, ms", "update, s", "sync, s",
+        "seed", "strategy", "factor", "decode step, ms", "KV token read, ns", "prefill token, us",
+        "and a token that it attends to, ns", "off by (sd of log)", "turns", "trainer token, ms",
+        "update, s", "sync, s",
     )  # fmt: skip
     lines = [
         (
             str(seed),
+            entry,
             f"{one.scale:.2f}",
             f"{one.engine.step_s * 1e3:.2f}",
             f"{one.engine.kv_token_s * 1e9:.0f}",
-            f"{one.engine.prefill_token_s * 1e3:.3f}",
+            f"{one.engine.prefill_token_s * 1e6:.1f}",
+            f"{one.engine.attended_token_s * 1e9:.1f}",
             f"{one.spread:.2f}",
             str(one.turns),
             f"{one.rates.trainer.token_s * 1e3:.3f}",
             f"{one.rates.trainer.update_s:.2f}",
             f"{one.rates.sync_s:.2f}",
         )
-        for seed, one in report.physics.items()
+        for (seed, entry), one in report.physics.items()
     ]
     return text + grid(head, lines)
 

@@ -1,8 +1,10 @@
 """The same cells in virtual time: the same groups, the same core, costs measured on this machine's engine.
 
-Costs come from the run of `venus` at low pressure with the same seed: there nothing is computed twice, so
-that a recorded turn's prefill is what its prompt says. Groups are the recorded ones by ordinal, nothing is
-drawn; a task that a strategy does again is as it was.
+Costs come from runs at low pressure with the same seed: there nothing is computed twice, so that a
+recorded turn's prefill is what its prompt says. Each strategy's come from its own such run: engine and
+trainer share the machine's cores, so one that trains while it generates has dearer steps than one that
+does not. Groups are those of `venus` by ordinal, nothing is drawn; a task that a strategy does again is as
+it was.
 """
 
 from collections.abc import Mapping
@@ -56,13 +58,15 @@ class ExactGroups:
 def measured(job: RecordedJob, costs: Costs) -> Physics:
     """The engine's own costs at the size that a recorded job's turns say they have on the whole stack.
 
-    The turns alone do not tell the three apart: where others take the cores, long contexts and long
+    The turns alone do not tell them apart: where others take the cores, long contexts and long
     waits go together, and least squares give all to them.
     """
     rows = [row for of_group in engine_rows(job.groups).values() for row in of_group]
     scale, spread = scale_of(costs, rows)
-    step_s, kv_token_s, prefill_token_s = (scale * one for one in costs.columns)
-    engine = EngineRates(step_s, kv_token_s, prefill_token_s, job.slots, job.kv_tokens)
+    step_s, kv_token_s, prefill_token_s, attended_token_s = (scale * one for one in costs.columns)
+    engine = EngineRates(
+        step_s, kv_token_s, prefill_token_s, job.slots, job.kv_tokens, attended_token_s
+    )
     trainer = fit_trainer(job.steps, streams=job.streams)
     crowds = crowds_of(job, waits_of(job), grade_crowds_of(job))
     return Physics(engine, spread, len(rows), scale, Rates(engine, trainer, sync_s_of(job), crowds))
@@ -84,14 +88,15 @@ def exact_groups(job: RecordedJob) -> ExactGroups:
     )
 
 
-def simulated_step_s(run: Run, kept: Kept, reference: Kept) -> float | None:
+def simulated_step_s(run: Run, kept: Kept, reference: Kept, own: Kept) -> float | None:
     """Seconds of a step of a run in virtual time; None where it cannot be modelled.
 
-    `kept` says what was asked (the normalised spec), `reference` what work and costs are.
+    `kept` says what was asked (the normalised spec), `reference` what the work is, `own` (the same
+    strategy at low pressure) what the machine's costs are.
     """
-    if reference.costs is None:
+    if own.costs is None:
         return None
-    known = measured(reference.job, reference.costs)
+    known = measured(own.job, own.costs)
     rates = replace(
         known.rates,
         engine=replace(known.engine, kv_tokens=run.kv_pages * PAGE_TOKENS, slots=run.slots),

@@ -41,18 +41,18 @@ def test_groups_are_as_recorded_also_when_their_task_is_done_again() -> None:
 
 
 def test_a_recorded_job_is_simulated_to_its_last_step() -> None:
-    seconds = simulated_step_s(run(kv_pages=64, slots=4), kept(), kept())
+    seconds = simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), kept())
     assert seconds is not None
     # Generation and tools alone take 2.5 s of a rollout.
     assert 2.5 < seconds < 20.0
-    assert seconds == simulated_step_s(run(kv_pages=64, slots=4), kept(), kept())
+    assert seconds == simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), kept())
 
 
 def test_without_a_whole_reference_nothing_is_simulated() -> None:
     larger = kept()
     rollout = dict(larger.spec["rollout"])  # type: ignore[call-overload]
     larger.spec["rollout"] = rollout | {"group_size": 3}
-    assert simulated_step_s(run(kv_pages=64, slots=4), larger, kept()) is None
+    assert simulated_step_s(run(kv_pages=64, slots=4), larger, kept(), kept()) is None
 
 
 def test_costs_are_fitted_to_all_turns_that_were_recorded() -> None:
@@ -87,4 +87,4 @@ def test_the_page_shows_real_beside_simulated_and_what_was_left_out(tmp_path: Pa
 
 def test_without_measured_costs_nothing_is_simulated() -> None:
     bare = replace(kept(), costs=None)
-    assert simulated_step_s(run(kv_pages=64, slots=4), kept(), bare) is None
+    assert simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), bare) is None
