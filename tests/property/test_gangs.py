@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -40,6 +41,9 @@ LEAST = {
     "pass": 20,
 }
 """How often each transition must have been seen, or the machine tests nothing."""
+
+ROUNDS_MAX = 6
+"""Of fifty examples, until all have been seen; most often one is enough."""
 
 
 def random_pool(chance: Random) -> Pool:
@@ -206,16 +210,18 @@ def is_parked(pool: Pool, job: JobPlan) -> bool:
     return is_large or job.engines_min > pool.engines or pool.trainers < 1
 
 
-def run_machine(examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
-    """Run the machine; how often each transition was seen."""
+def run_machine(examples: int, steps: int, number: int = 0) -> Counter[str]:
+    """Run the machine from a seed; how often each transition was seen.
+
+    Draws also depend on the modules that this process has loaded: hypothesis takes constants from them.
+    """
     Arrivals.seen.clear()
     run_state_machine_as_test(
-        Arrivals,
+        seeded(number)(Arrivals),
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
-            derandomize=derandomize,
             database=None,
             phases=[Phase.explicit, Phase.generate],
             suppress_health_check=list(HealthCheck),
@@ -225,7 +231,11 @@ def run_machine(examples: int, steps: int, derandomize: bool = True) -> Counter[
 
 
 def test_gangs_are_whole_and_somebody_always_goes_on() -> None:
-    seen = run_machine(examples=50, steps=40)
+    seen = Counter[str]()
+    for number in range(ROUNDS_MAX):
+        seen += run_machine(examples=50, steps=40, number=number)
+        if all(seen[what] >= least for what, least in LEAST.items()):
+            break
     assert {what: seen[what] >= least for what, least in LEAST.items()} == dict.fromkeys(
         LEAST, True
     ), seen
@@ -261,8 +271,8 @@ def passes_of_a_large_job(seed: int) -> int:
 
 
 def test_a_large_job_waits_for_a_bounded_number_of_small_ones() -> None:
-    for seed in range(20):
-        assert passes_of_a_large_job(seed) <= gangs.OVERTAKEN_MAX + 5
+    for number in range(20):
+        assert passes_of_a_large_job(number) <= gangs.OVERTAKEN_MAX + 5
 
 
 def test_the_starvation_mutant_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +293,14 @@ def test_the_mutant_that_grants_gangs_in_halves_is_killed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(gangs, "missing_now", without_engines)
     monkeypatch.setattr(gangs._Line, "engines_for", what_is_left)
-    # What a gang lacks in engines hides what it lacks in sandboxes: either invariant may fall first.
-    with pytest.raises(AssertionError, match=r"holds half a gang|more guaranteed sandboxes"):
-        run_machine(examples=200, steps=40)
+    # What a gang lacks in engines hides what it lacks in sandboxes: either invariant may fall first, and
+    # in some rounds the one that asks the mutated function itself.
+    causes = []
+    for number in range(ROUNDS_MAX):
+        with pytest.raises(AssertionError) as killed:
+            run_machine(examples=200, steps=40, number=number)
+        causes.append(str(killed.value))
+    assert any("holds half a gang" in one or "more guaranteed sandboxes" in one for one in causes)
 
 
 def test_the_mutant_in_which_an_impossible_job_stands_in_the_line_is_killed(

@@ -65,7 +65,11 @@ class Receiver:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 128
+            """Senders connect many at once; a full queue refuses some, and their tries come late."""
+
+        self.http = Server(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
 
     @property

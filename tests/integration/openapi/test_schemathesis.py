@@ -5,6 +5,7 @@ Half of the requests that name an object name one that exists, so that more than
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from domain.states import TERMINAL
 from tests.support import requires
 from tests.support.specs import small_job
 from tests.support.stack import Stack, StackPlan, running_stack
+from venusrl.client import Conflict
 
 pytestmark = [
     pytest.mark.integration,
@@ -83,7 +85,8 @@ def idle(stack: Stack) -> Iterator[None]:
     yield
     ended = [state.value for state in TERMINAL]
     for (job_id,) in stack.query("select id from job where not state = any(%s)", ended):
-        stack.client.jobs.cancel(str(job_id))
+        with suppress(Conflict):  # It may end meanwhile.
+            stack.client.jobs.cancel(str(job_id))
 
 
 @pytest.fixture(scope="module")

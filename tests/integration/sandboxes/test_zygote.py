@@ -50,14 +50,23 @@ def alive(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}/exe").exists()}
 
 
-def child_of_ours() -> int:
-    """The one process that a runtime with a zygote starts by itself."""
-    (child,) = [pid for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid()]
-    return child
+def children() -> set[int]:
+    """Processes that this one started; tests before may have left theirs for later ones."""
+    return {pid for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid()}
+
+
+def ours(others: set[int]) -> set[int]:
+    """Our children and all below them, but for these children of ours."""
+    own = children() - others
+    return own.union(*(descendants(pid) for pid in own))
 
 
 def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """0 for a process that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 async def test_an_idle_member_has_less_than_three_mib_of_its_own(runtime: ProcessRuntime) -> None:
@@ -122,11 +131,13 @@ async def test_members_end_with_their_zygote_and_the_next_fork_starts_another(
 ) -> None:
     events: list[SandboxEvent] = []
     runtime.listen(events.append)
+    others = children()
     made = await runtime.fork([spec(0), spec(1)])
     running = asyncio.ensure_future(shell(made[0], "setsid sleep 60"))
     await eventually(lambda: made[0].stats().pids >= 2)
-    before = descendants(os.getpid())
-    os.kill(child_of_ours(), signal.SIGKILL)
+    (waiter,) = children() - others
+    before = {waiter, *descendants(waiter)}
+    os.kill(waiter, signal.SIGKILL)
     with pytest.raises(SandboxError, match="lost"):
         await running
     await eventually(lambda: len(events) == 2)
@@ -164,8 +175,9 @@ async def test_nothing_is_left_of_a_runtime_that_is_killed(tmp_path: Path) -> No
 async def test_a_fork_that_is_given_up_leaves_nothing(
     runtime: ProcessRuntime,
 ) -> None:
+    others = children()
     await runtime.fork([spec(9)])
-    before = descendants(os.getpid())
+    before = ours(others)
     for turns in range(6):
         forking = asyncio.ensure_future(runtime.fork([spec(index) for index in range(4)]))
         for _ in range(turns):
@@ -173,7 +185,7 @@ async def test_a_fork_that_is_given_up_leaves_nothing(
         forking.cancel()
         await asyncio.wait({forking})
         assert runtime.keys() == (member(9),)
-    await eventually(lambda: descendants(os.getpid()) == before)
+    await eventually(lambda: ours(others) == before)
 
 
 async def test_nothing_inside_names_a_place_of_the_host(
@@ -194,14 +206,15 @@ async def test_system_v_memory_is_bounded_without_being_mapped(runtime: ProcessR
 
 
 async def test_forks_that_are_given_up_at_any_moment_leave_nothing(runtime: ProcessRuntime) -> None:
+    others = children()
     await runtime.fork([spec(9)])
-    fds, processes = len(os.listdir("/proc/self/fd")), len(descendants(os.getpid()))
+    fds, processes = len(os.listdir("/proc/self/fd")), len(ours(others))
     for turn in range(40):
         asked = asyncio.ensure_future(runtime.fork([spec(0, turn)]))
         await asyncio.wait({asked}, timeout=turn / 4000)
         await runtime.destroy(member(0, turn))
         await asyncio.gather(asked, return_exceptions=True)
-    await eventually(lambda: len(descendants(os.getpid())) == processes)
+    await eventually(lambda: len(ours(others)) == processes)
     await eventually(lambda: len(os.listdir("/proc/self/fd")) == fds)
     assert runtime.keys() == (member(9),)
 
@@ -209,10 +222,11 @@ async def test_forks_that_are_given_up_at_any_moment_leave_nothing(runtime: Proc
 async def test_a_fork_that_is_given_up_as_it_is_born_leaves_nothing(
     runtime: ProcessRuntime,
 ) -> None:
+    others = children()
     await runtime.fork([spec(9)])
     zygote = runtime._zygote
     assert zygote is not None
-    fds, processes = len(os.listdir("/proc/self/fd")), len(descendants(os.getpid()))
+    fds, processes = len(os.listdir("/proc/self/fd")), len(ours(others))
 
     def hear() -> None:
         zygote._hear()
@@ -222,6 +236,6 @@ async def test_a_fork_that_is_given_up_as_it_is_born_leaves_nothing(
     with pytest.raises(ForkFailed):
         await runtime.fork([spec()])
     asyncio.get_running_loop().add_reader(zygote._control, zygote._hear)
-    await eventually(lambda: len(descendants(os.getpid())) == processes)
+    await eventually(lambda: len(ours(others)) == processes)
     await eventually(lambda: len(os.listdir("/proc/self/fd")) == fds)
     assert runtime.keys() == (member(9),)
