@@ -7,20 +7,26 @@ from domain.plan import Mechanism, Order, Scheduling, StrategyName
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingUse:
-    """The scheduling part of a spec."""
+class SchedulingChoice:
+    """Of the scheduling part of a spec, what engines and trainers obey too."""
 
-    max_staleness: int
-    order: Order
-    async_ratio: float
     strategy: StrategyName = StrategyName.VENUS
     off: tuple[Mechanism, ...] = ()
     knobs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def choice(self) -> Scheduling:
-        """What the core and the engines obey; knobs in the order of their names."""
+        """The core's form of it; knobs in the order of their names."""
         return Scheduling(self.strategy, self.off, tuple(sorted(self.knobs.items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingUse(SchedulingChoice):
+    """The scheduling part of a spec."""
+
+    max_staleness: int
+    order: Order
+    async_ratio: float
 
 
 @dataclass(frozen=True, slots=True)

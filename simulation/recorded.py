@@ -120,7 +120,6 @@ class RecordedJob:
     groups: tuple[RecordedGroup, ...]
     steps: tuple[RecordedStep, ...]
     syncs_s: tuple[float, ...]
-    groups_per_batch: int = 1
     engines: int = 1
     slots: int = 1
     kv_tokens: int = 1

@@ -104,6 +104,7 @@ def fit_engine(rows: Iterable[Row], slots: int, kv_tokens: int) -> EngineFit:
 
 
 def spans_of(group: RecordedGroup) -> Iterable[Span]:
+    """The generations of a group's rollouts, placed in time."""
     key = (group.ordinal, group.prefix_tokens)
     for one in group.rollouts:
         now, gap = one.placed_s, one.overhead_s

@@ -8,9 +8,10 @@ is stuck and the link breaks. A link that broke fails every request, now and lat
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from domain.sandbox import SandboxLimits
 from sandboxes.runtimes.guest_control import (
     AskStats,
     ControlRequest,
@@ -76,6 +77,14 @@ AgentRequest = SandboxRequest | ControlRequest
 class _Pending:
     request: AgentRequest
     answer: asyncio.Future[SandboxResult]
+
+
+def within(request: SandboxRequest, limits: SandboxLimits) -> SandboxRequest:
+    """The request with its timeout cut to the sandbox's limit."""
+    if not isinstance(request, ExecRequest | PythonRequest):
+        return request
+    most = limits.exec_timeout_s
+    return request if 0.001 <= request.timeout_s <= most else replace(request, timeout_s=most)
 
 
 def pack(fields: list[bytes]) -> bytes:

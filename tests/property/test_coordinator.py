@@ -10,12 +10,11 @@ from random import Random
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import seed as seeded
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from domain.states import TERMINAL
+from tests.property.machines import explore
 from tests.property.worlds import FAULTS, finish, inflict, random_world, run_out
 from tests.simulation.driver import World
 from tests.simulation.rows import JobRow
@@ -25,9 +24,6 @@ STEPS_LEAST = 10_000
 
 LEAST = 8
 """Of each fault and each event, in the normal run; of jobs that are given up a quarter of it."""
-
-ROUNDS_MAX = 4
-"""Of so many examples, until all have been seen."""
 
 EVENTS = (
     "CheckpointWritten", "DesiredChanged", "EngineSyncFailed", "EngineSynced", "EvaluationScored",
@@ -80,31 +76,16 @@ class FaultyWorld(RuleBasedStateMachine):
         self.events.update(type(event).__name__ for _, event in self.world.events)
 
 
-def explore(times: int, examples: int, steps: int) -> None:
-    """Run the machine until all has been seen often enough, most often once.
-
-    Draws also depend on the modules that this process has loaded: hypothesis takes constants from them.
-    """
-    FaultyWorld.faults.clear()
-    FaultyWorld.events.clear()
-    for number in range(ROUNDS_MAX):
-        run_machine(examples, steps, number)
-        if FaultyWorld.events.total() >= times * STEPS_LEAST and not rare(times * LEAST):
-            break
-
-
-def run_machine(examples: int, steps: int, number: int) -> None:
-    """Run the machine from a seed."""
-    run_state_machine_as_test(
-        seeded(number)(FaultyWorld),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            phases=[Phase.explicit, Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
+def explore_faults(times: int, examples: int, steps: int) -> None:
+    """Run the machine until all has been seen often enough."""
+    faults, events = FaultyWorld.faults, FaultyWorld.events
+    faults.clear()
+    events.clear()
+    explore(
+        FaultyWorld,
+        lambda: events.total() >= times * STEPS_LEAST and not rare(times * LEAST),
+        examples,
+        steps,
     )
 
 
@@ -117,7 +98,7 @@ def rare(least: int) -> list[str]:
 
 
 def test_random_faults_break_no_invariant_and_lose_no_step() -> None:
-    explore(1, examples=50, steps=30)
+    explore_faults(1, examples=50, steps=30)
     assert FaultyWorld.events.total() >= STEPS_LEAST
     assert rare(LEAST) == []
 
@@ -125,7 +106,7 @@ def test_random_faults_break_no_invariant_and_lose_no_step() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_many_more_random_faults_break_no_invariant_either() -> None:
-    explore(10, examples=400, steps=50)
+    explore_faults(10, examples=400, steps=50)
     assert FaultyWorld.events.total() >= 10 * STEPS_LEAST
     assert rare(10 * LEAST) == []
 

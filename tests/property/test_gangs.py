@@ -9,15 +9,12 @@ from random import Random
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from domain.commands import Command, GrantGang, ReleaseGang, SetJobState
@@ -26,6 +23,7 @@ from domain.plan import JobPlan, Pool, Priority, TenantShare
 from domain.states import Desired, JobState
 from scheduler.core import gangs, room
 from scheduler.core.records import JobRecord
+from tests.property.machines import ROUNDS_MAX, explore, run_round
 from tests.simulation.plans import plan
 from tests.unit.scheduler.core.bench import Bench
 
@@ -41,9 +39,6 @@ LEAST = {
     "pass": 20,
 }
 """How often each transition must have been seen, or the machine tests nothing."""
-
-ROUNDS_MAX = 6
-"""Of fifty examples, until all have been seen; most often one is enough."""
 
 
 def random_pool(chance: Random) -> Pool:
@@ -210,32 +205,15 @@ def is_parked(pool: Pool, job: JobPlan) -> bool:
     return is_large or job.engines_min > pool.engines or pool.trainers < 1
 
 
-def run_machine(examples: int, steps: int, number: int = 0) -> Counter[str]:
-    """Run the machine from a seed; how often each transition was seen.
-
-    Draws also depend on the modules that this process has loaded: hypothesis takes constants from them.
-    """
-    Arrivals.seen.clear()
-    run_state_machine_as_test(
-        seeded(number)(Arrivals),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            phases=[Phase.explicit, Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    return Arrivals.seen
-
-
 def test_gangs_are_whole_and_somebody_always_goes_on() -> None:
-    seen = Counter[str]()
-    for number in range(ROUNDS_MAX):
-        seen += run_machine(examples=50, steps=40, number=number)
-        if all(seen[what] >= least for what, least in LEAST.items()):
-            break
+    seen = Arrivals.seen
+    seen.clear()
+    explore(
+        Arrivals,
+        lambda: all(seen[what] >= least for what, least in LEAST.items()),
+        examples=50,
+        steps=40,
+    )
     assert {what: seen[what] >= least for what, least in LEAST.items()} == dict.fromkeys(
         LEAST, True
     ), seen
@@ -298,7 +276,7 @@ def test_the_mutant_that_grants_gangs_in_halves_is_killed(monkeypatch: pytest.Mo
     causes = []
     for number in range(ROUNDS_MAX):
         with pytest.raises(AssertionError) as killed:
-            run_machine(examples=200, steps=40, number=number)
+            run_round(Arrivals, number, examples=200, steps=40)
         causes.append(str(killed.value))
     assert any("holds half a gang" in one or "more guaranteed sandboxes" in one for one in causes)
 
@@ -308,4 +286,4 @@ def test_the_mutant_in_which_an_impossible_job_stands_in_the_line_is_killed(
 ) -> None:
     monkeypatch.setattr(gangs, "never_fits", lambda state, job: None)
     with pytest.raises(AssertionError):
-        run_machine(examples=60, steps=40)
+        run_round(Arrivals, 0, examples=60, steps=40)

@@ -70,7 +70,6 @@ async def read_recorded(
             for one, began_s in zip(steps, begins_s, strict=False)
         ),
         syncs_s=tuple(syncs),
-        groups_per_batch=int(found.spec["rollout"]["groups_per_batch"]),
         engines=max(engines, 1),
         slots=slots,
         kv_tokens=kv_tokens,

@@ -1,11 +1,11 @@
 """The part of a job's normalised spec that a rollout host obeys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from domain.engine import KvMode, Sampling
-from domain.plan import Mechanism, Scheduling, StrategyName
+from domain.spec_parts import SchedulingChoice
 from infra.codec import convert
 from kv.rules import KvRules, rules_of
 
@@ -76,21 +76,6 @@ class RolloutSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingSpec:
-    """`scheduling`, as far as an engine obeys it."""
-
-    strategy: StrategyName = StrategyName.VENUS
-    off: tuple[Mechanism, ...] = ()
-    knobs: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def rules(self) -> KvRules:
-        """What the job's engines obey."""
-        knobs = tuple(sorted(self.knobs.items()))
-        return rules_of(Scheduling(self.strategy, self.off, knobs))
-
-
-@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What is read; every other field of the spec is somebody else's."""
 
@@ -98,7 +83,12 @@ class JobSpec:
     environments: tuple[EnvironmentSpec, ...]
     rollout: RolloutSpec = field(default_factory=RolloutSpec)
     evaluation: EvaluationSpec | None = None
-    scheduling: SchedulingSpec = field(default_factory=SchedulingSpec)
+    scheduling: SchedulingChoice = field(default_factory=SchedulingChoice)
+
+    @property
+    def rules(self) -> KvRules:
+        """What the job's engines obey."""
+        return rules_of(self.scheduling.choice)
 
     def environment(self, number: int, is_evaluation: bool) -> EnvironmentSpec:
         """The environment at this place; evaluations have their own, or those of training."""

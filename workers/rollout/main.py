@@ -141,7 +141,7 @@ async def _start_engine(
             folder,
             context.settings,
             transfer,
-            rules=spec.scheduling.rules,
+            rules=spec.rules,
             script=scripted_engine(attempt_id),
         )
     except (ConfigRefused, TierUnavailable, WeightsUnreadable) as error:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from domain.plan import Mechanism, Scheduling, StrategyName
+from domain.spec_parts import SchedulingChoice
 from infra.codec import convert
 from kv.rules import rules_of
 from workers.trainer.losses.policy import Clip
@@ -127,19 +127,6 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingSpec:
-    """`scheduling`, as far as a trainer obeys it."""
-
-    strategy: StrategyName = StrategyName.VENUS
-    off: tuple[Mechanism, ...] = ()
-
-    @property
-    def streams(self) -> bool:
-        """Whether groups are worked on as they are assigned, else when the whole batch is."""
-        return rules_of(Scheduling(self.strategy, self.off)).streams
-
-
-@dataclass(frozen=True, slots=True)
 class TrainSpec:
     """What the trainer reads of a job."""
 
@@ -149,8 +136,13 @@ class TrainSpec:
     algorithm: AlgorithmSpec = field(default_factory=AlgorithmSpec)
     checkpoints: CheckpointSpec = field(default_factory=CheckpointSpec)
     on_divergence: OnDivergence = OnDivergence.STOP
-    scheduling: SchedulingSpec = field(default_factory=SchedulingSpec)
+    scheduling: SchedulingChoice = field(default_factory=SchedulingChoice)
     seed: int = 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether groups are worked on as they are assigned, else when the whole batch is."""
+        return rules_of(self.scheduling.choice).streams
 
 
 def read_spec(spec: Mapping[str, object]) -> TrainSpec:

@@ -83,8 +83,7 @@ class StepFiller:
             return True
         async with self._database.begin(self._fence) as connection:
             members = await training.members(connection, self._origin.attempt_id, self._open.step)
-        streams = self._learner.spec.scheduling.streams
-        is_due = self._open.is_due(members, streams=streams)
+        is_due = self._open.is_due(members, streams=self._learner.spec.streams)
         added = is_due and await self._follow(members)
         self._report_lost(members)
         if not (may_close and self._open.is_complete(members)):

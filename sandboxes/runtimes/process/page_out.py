@@ -1,10 +1,9 @@
-"""Asks the kernel to move pages of a sandbox to swap: process_madvise with MADV_PAGEOUT.
+"""Which pages of a sandbox's processes are moved to swap.
 
 Pages that several processes map stay, the zygote's for instance. Without swap anonymous memory has no
 place to go, and the runtime says so in its capabilities.
 """
 
-import ctypes
 import os
 import re
 from collections.abc import Iterator
@@ -13,12 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PROCESS_MADVISE: Final = 440
-"""The same number on all machines since its first kernel, 5.10."""
-
-MADV_PAGEOUT: Final = 21
-RANGES_MAX: Final = 512
-"""The kernel takes 1024 in one call."""
+from sandboxes.runtimes.paging import RANGES_MAX, advise
 
 CHUNK_BYTES: Final = 4 << 20
 """One range at most, so that a request for little does not move much."""
@@ -34,10 +28,6 @@ class _Piece:
     base: int
     length: int
     resident: int
-
-
-class _Range(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
 def page_out(init_pid: int, bytes_: int) -> None:
@@ -71,27 +61,12 @@ def _page_out_one(pid: int, wanted: int) -> int:
                 break
             chosen.append(piece)
             asked += piece.resident
-        for first in range(0, len(chosen), RANGES_MAX):
-            _advise(pidfd, chosen[first : first + RANGES_MAX])
+        ranges = [(piece.base, piece.length) for piece in chosen]
+        for first in range(0, len(ranges), RANGES_MAX):
+            advise(pidfd, ranges[first : first + RANGES_MAX])
         return asked
     finally:
         os.close(pidfd)
-
-
-def _advise(pidfd: int, pieces: list[_Piece]) -> None:
-    vector = (_Range * len(pieces))(*(_Range(piece.base, piece.length) for piece in pieces))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    done = libc.syscall(
-        ctypes.c_long(PROCESS_MADVISE),
-        ctypes.c_int(pidfd),
-        vector,
-        ctypes.c_size_t(len(pieces)),
-        ctypes.c_int(MADV_PAGEOUT),
-        ctypes.c_uint(0),
-    )
-    if done < 0:
-        raise OSError(ctypes.get_errno(), "process_madvise")
 
 
 def _private_pieces(pid: int) -> list[_Piece]:

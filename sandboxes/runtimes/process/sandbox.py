@@ -7,24 +7,17 @@ when nothing inside runs any more; whoever caused that, `ended` is set and every
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, Protocol
 
 from domain.sandbox import MemberKey
 from sandboxes.ports import EventKind, ForkFailed, SandboxEvent, SandboxSpec, SandboxStats
-from sandboxes.runtimes.guest_link import GuestLink
+from sandboxes.runtimes.guest_link import GuestLink, within
 from sandboxes.runtimes.process import page_out, pausing
 from sandboxes.runtimes.process.bodies import Body
 from sandboxes.runtimes.process.inside import Inside
 from sandboxes.runtimes.process.usage import UsageReader
 from sandboxes.runtimes.swap import has_swap
-from venusrl.env.sandbox import (
-    ExecRequest,
-    PythonRequest,
-    SandboxError,
-    SandboxRequest,
-    SandboxResult,
-)
+from venusrl.env.sandbox import SandboxError, SandboxRequest, SandboxResult
 
 START_TIMEOUT_S: Final = 30.0
 """A start takes 15 ms; a machine that needs half a minute is not fit to run tools."""
@@ -83,15 +76,23 @@ class ProcessSandbox:
         return self.spec.key
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing inside runs any more."""
+        return self.ended.is_set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        return self.link.is_busy
+
+    @property
     def is_paused(self) -> bool:
         """Whether its processes stand still."""
         return self._stopped_before is not None
 
     def call(self, request: SandboxRequest) -> asyncio.Future[SandboxResult]:
         """Run one request; timeouts are cut to the sandbox's limit."""
-        if isinstance(request, ExecRequest | PythonRequest):
-            request = replace(request, timeout_s=self._bounded(request.timeout_s))
-        return self.link.call(request)
+        return self.link.call(within(request, self.spec.limits))
 
     def stats(self) -> SandboxStats:
         """What it costs now; zeros once it is gone."""
@@ -169,10 +170,6 @@ class ProcessSandbox:
         if self._inside is None or self.ended.is_set():
             raise SandboxError("lost", self.cause or "it has ended")
         return self._inside
-
-    def _bounded(self, timeout_s: float) -> float:
-        most = self.spec.limits.exec_timeout_s
-        return timeout_s if 0.001 <= timeout_s <= most else most
 
     def _over(self, how: str, said: str) -> None:
         """Nothing inside runs any more."""

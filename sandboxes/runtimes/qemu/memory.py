@@ -5,20 +5,18 @@ made of the template's pages. Never Private_Dirty or Pss, which depend on neighb
 of the process holds is overhead.
 """
 
-import ctypes
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from sandboxes.ports import SandboxStats
+from sandboxes.runtimes.paging import advise
 
 _HEADER: Final = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+) *(.*)$")
 _FIGURE: Final = re.compile(rb"^(Rss|Anonymous|Swap):\s+(\d+) kB")
-
-SYS_PROCESS_MADVISE: Final = 440
-MADV_PAGEOUT: Final = 21
 
 
 @dataclass(slots=True)
@@ -63,10 +61,6 @@ def stats_of(pid: int, ram_inode: int, pids: int) -> SandboxStats:
     return SandboxStats(private, pids if private else 0, swapped, shared, overhead)
 
 
-class _IoVec(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
 def page_out(pid: int, ram_inode: int) -> int:
     """Ask the kernel to swap a machine's private pages; bytes that left memory.
 
@@ -74,18 +68,14 @@ def page_out(pid: int, ram_inode: int) -> int:
     """
     ranges = [one for one in read_mappings(pid, ram_inode) if one.is_ram]
     before = _resident(ranges)
-    libc = ctypes.CDLL(None, use_errno=True)
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return 0
     try:
         for one in ranges:
-            vector = _IoVec(one.start, one.end - one.start)
-            libc.syscall(
-                ctypes.c_long(SYS_PROCESS_MADVISE), ctypes.c_int(pidfd), ctypes.byref(vector),
-                ctypes.c_size_t(1), ctypes.c_int(MADV_PAGEOUT), ctypes.c_uint(0),
-            )  # fmt: skip
+            with suppress(OSError):
+                advise(pidfd, [(one.start, one.end - one.start)])
     finally:
         os.close(pidfd)
     return max(0, before - _resident(m for m in read_mappings(pid, ram_inode) if m.is_ram))

@@ -8,7 +8,6 @@ stand still meanwhile, so no call is charged for it.
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from sandboxes.runtimes.guest_control import (
     SetClock,
     Trim,
 )
+from sandboxes.runtimes.guest_link import within
 from sandboxes.runtimes.qemu.hardware import Hardware
 from sandboxes.runtimes.qemu.machine import CLONE_WORDS, MIB
 from sandboxes.runtimes.qemu.memory import page_out, stats_of
@@ -32,8 +32,6 @@ from sandboxes.runtimes.qemu.vmm import MonitorError, Vmm
 from sandboxes.runtimes.swap import has_swap
 from venusrl.env.sandbox import (
     FILE_BYTES_MAX,
-    ExecRequest,
-    PythonRequest,
     SandboxError,
     SandboxRequest,
     SandboxResult,
@@ -93,7 +91,7 @@ class QemuSandbox:
         return self._link is not None and self._link.is_busy
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether its machine is gone."""
         return self._vmm is None or self._vmm.ended.is_set()
 
@@ -118,16 +116,12 @@ class QemuSandbox:
 
     async def call(self, request: SandboxRequest) -> SandboxResult:
         """Run one request; timeouts are cut to the sandbox's limit. Raises SandboxError."""
-        if isinstance(request, ExecRequest | PythonRequest):
-            most = self.spec.limits.exec_timeout_s
-            if not 0.001 <= request.timeout_s <= most:
-                request = replace(request, timeout_s=most)
         await self._running.wait()
-        return await self._alive().call(request)
+        return await self._alive().call(within(request, self.spec.limits))
 
     def stats(self) -> SandboxStats:
         """What it costs now; zeros once it is gone. Its process is one, whatever runs inside."""
-        if self._vmm is None or self.ended:
+        if self._vmm is None or self.has_ended:
             return SandboxStats(0, 0)
         return stats_of(self._vmm.pid, self._inode, 1)
 
@@ -208,7 +202,7 @@ class QemuSandbox:
         return SandboxEvent(self.key, self.kind, self.cause)
 
     def _alive(self) -> MachineLink:
-        if self._link is None or self.ended:
+        if self._link is None or self.has_ended:
             raise SandboxError("lost", self.cause or DIED)
         return self._link
 
@@ -271,7 +265,7 @@ class QemuSandbox:
         self._on_gone(self)
 
     def _link_lost(self, cause: str) -> None:
-        if not self.ended:
+        if not self.has_ended:
             self.kill(EventKind.LOST, cause)
 
 

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from domain.sandbox import SandboxLimits
@@ -30,19 +32,10 @@ async def runtime(tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
 
 
 def descendants(pid: int) -> set[int]:
-    """All processes of this machine below one, by its numbers."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int(
-                (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            )
-        except OSError:
-            continue
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    """All processes below one, zombies too."""
+    with suppress(psutil.NoSuchProcess):
+        return {one.pid for one in psutil.Process(pid).children(recursive=True)}
+    return set()
 
 
 def alive(pids: set[int]) -> set[int]:
@@ -52,21 +45,13 @@ def alive(pids: set[int]) -> set[int]:
 
 def children() -> set[int]:
     """Processes that this one started; tests before may have left theirs for later ones."""
-    return {pid for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid()}
+    return {one.pid for one in psutil.Process().children()}
 
 
 def ours(others: set[int]) -> set[int]:
     """Our children and all below them, but for these children of ours."""
     own = children() - others
     return own.union(*(descendants(pid) for pid in own))
-
-
-def parent_of(pid: int) -> int:
-    """0 for a process that is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 async def test_an_idle_member_has_less_than_three_mib_of_its_own(runtime: ProcessRuntime) -> None:

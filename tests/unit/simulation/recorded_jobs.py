@@ -43,4 +43,4 @@ def job(groups: int = 12) -> RecordedJob:
         RecordedStep(number, 20.0 * number, 0.001 * tokens + 2.0, 2.0, tokens, (number % 3,))
         for number, tokens in ((1, 3_000), (2, 5_000), (3, 4_000))
     )
-    return RecordedJob(tuple(made), steps, (0.4, 0.6, 0.5), 1, 1, 8, 50_000)
+    return RecordedJob(tuple(made), steps, (0.4, 0.6, 0.5), 1, 8, 50_000)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final
 
 from domain.engine import GenRequest, KvMode
@@ -12,7 +11,14 @@ from kv.ranks import RankClass, class_of
 from kv.rules import RANKED, Gaps, KvRules
 from workers.rollout.embedded.admission import ANY_TOOL, Admission
 from workers.rollout.embedded.arena import KvArena
-from workers.rollout.embedded.pages.nodes import PAGE_TOKENS, Lease, Namespace, Node, digests_of
+from workers.rollout.embedded.pages.nodes import (
+    PAGE_TOKENS,
+    Lease,
+    Namespace,
+    Node,
+    digests_of,
+    usable,
+)
 from workers.rollout.embedded.pages.table import PageTable
 from workers.rollout.embedded.pages.tree import EvictReason
 from workers.rollout.embedded.shares import SlotShares
@@ -245,7 +251,7 @@ class Keys:
         trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
         paths = [[] if trajectory is None else trajectory.path]
         paths.append(self.table.tree.stored(ticket.digests or ()))
-        held = [one for path in paths for one in takewhile(_is_usable, path)]
+        held = [one for path in paths for one in usable(path)]
         for node in held:
             self.table.tree.lock(node, now)
         return held
@@ -261,10 +267,6 @@ class Keys:
         name = class_of(ticket.rank)
         self.wait_s[name] += waited_s
         self.starts[name] += 1
-
-
-def _is_usable(node: Node) -> bool:
-    return node.is_usable
 
 
 def namespace_of(request: GenRequest, weights_sha: str) -> Namespace:

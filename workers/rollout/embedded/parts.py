@@ -3,14 +3,14 @@
 On a CPU the time of attention is that of the keys read: a row in a part as long as another one's
 context reads what it must not see. A chunk's rows are a part each, without the padding of either side.
 In a decode step neighbouring rows share a part where one more call would cost more than what they read
-in vain. Other devices take the whole batch in one call.
+in vain. Other devices take the whole batch in one call, as long as its block tables: few distinct shapes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from workers.rollout.embedded.arena import ArenaShape, PagedBatch
+from workers.rollout.embedded.arena import PAGE_TOKENS, ArenaShape, PagedBatch
 
 CALL_BYTES: Final = 384 * 1024
 """Bytes of keys and values that are read in the time of one more part: 17 us of calls (measured with
@@ -37,7 +37,7 @@ def parts_of(batch: PagedBatch, shape: ArenaShape) -> tuple[Part, ...]:
     """The parts of a batch in order of its rows; a row without a token may be in none."""
     rows, count = batch.positions.shape
     if batch.tables.device.type != "cpu":
-        return (Part(0, rows, count, max(batch.lengths)),)
+        return (Part(0, rows, count, batch.tables.shape[1] * PAGE_TOKENS),)
     if count > 1:
         return tuple(
             Part(row, row + 1, real, length)

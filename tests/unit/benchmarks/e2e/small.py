@@ -51,6 +51,4 @@ def job() -> RecordedJob:
         RecordedStep(n + 1, n * 10.0 + 9.0, 1.0, 0.5, 192, (0,), (n * 10.0 + 7.5,))
         for n in range(2)
     )
-    return RecordedJob(
-        groups, steps, (0.2, 0.4), groups_per_batch=1, engines=1, slots=4, kv_tokens=160
-    )
+    return RecordedJob(groups, steps, (0.2, 0.4), engines=1, slots=4, kv_tokens=160)

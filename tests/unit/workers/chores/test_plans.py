@@ -43,7 +43,7 @@ def pair(group: RecordedGroup) -> RecordedGroup:
 def answer(monkeypatch: pytest.MonkeyPatch, **asked: Any) -> dict[str, Any]:
     """What the chore says of a job of three steps, whatever is asked."""
     made = recorded_jobs.job()
-    job = replace(made, groups=tuple(map(pair, made.groups)), groups_per_batch=2)
+    job = replace(made, groups=tuple(map(pair, made.groups)))
 
     async def read(*_: object) -> tuple[RecordedOf, RecordedJob]:
         return RecordedOf("job_1", "att_1", "succeeded", SPEC, 0, {}), job

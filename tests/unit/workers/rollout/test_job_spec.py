@@ -67,6 +67,6 @@ def test_a_spec_without_a_model_is_refused() -> None:
 
 def test_an_engine_obeys_the_strategy_of_its_job_and_what_is_switched_off() -> None:
     scheduling = {"strategy": "venus", "off": ["residency"], "max_staleness": 1}
-    rules = read_spec(spec(scheduling=scheduling), [MANIFEST], 512).scheduling.rules
+    rules = read_spec(spec(scheduling=scheduling), [MANIFEST], 512).rules
     assert (rules.queue, rules.eviction) == (Queue.RANK, Eviction.RECENCY)
-    assert read_spec(spec(), [MANIFEST], 512).scheduling.rules == RANKED
+    assert read_spec(spec(), [MANIFEST], 512).rules == RANKED

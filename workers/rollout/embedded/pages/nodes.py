@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Final
 
 from domain.ids import RolloutId
@@ -192,6 +193,11 @@ class Lease:
     def room(self) -> int:
         """Tokens that its pages hold."""
         return len(self.nodes) * PAGE_TOKENS
+
+
+def usable(path: Iterable[Node]) -> list[Node]:
+    """The leading nodes whose keys can be read on the device now."""
+    return list(takewhile(lambda node: node.is_usable, path))
 
 
 def common(a: Iterable[int], b: Iterable[int]) -> int:

@@ -9,7 +9,6 @@ free + evictable + locked == total after every operation (`audit.check`). One th
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 
 from domain.ids import RolloutId
 from kv.rules import Eviction
@@ -24,6 +23,7 @@ from workers.rollout.embedded.pages.nodes import (
     digest_of,
     digests_of,
     pages_for,
+    usable,
 )
 from workers.rollout.embedded.pages.tree import EvictReason, PageTree
 
@@ -226,7 +226,7 @@ class PageTable:
         for trajectory in self.tree.trajectories.values() if keeps_paths else ():
             if trajectory.path and is_stale(trajectory.path[0].namespace):
                 trajectory.is_private = True
-                kept.update(node.key for node in takewhile(_is_usable, trajectory.path))
+                kept.update(node.key for node in usable(trajectory.path))
         stale = [node for node in self.tree.nodes.values() if is_stale(node.namespace)]
         for node in stale:
             self.tree.hide(node)
@@ -319,7 +319,7 @@ class PageTable:
         """
         trajectory = lease.trajectory
         is_own = trajectory.is_private and trajectory.lineage == lease.lineage
-        path = list(takewhile(_is_usable, trajectory.path)) if is_own else []
+        path = usable(trajectory.path) if is_own else []
         if not path or len(tokens) <= len(path[0].tokens) or not _begins(tokens, path[0]):
             return False
         lease.is_private, lease.namespace = True, path[0].namespace
@@ -427,10 +427,6 @@ class PageTable:
 
     def _count_hit(self, node: Node, tokens: int) -> None:
         self.hit_tokens[node.kv_class] += tokens
-
-
-def _is_usable(node: Node) -> bool:
-    return node.is_usable
 
 
 def _begins(tokens: Sequence[int], node: Node) -> bool:
