@@ -106,9 +106,9 @@ class ProcessRuntime(KeyedRuntime[ProcessSandbox]):
 
     def _excess(self, sandbox: ProcessSandbox) -> str | None:
         limits, stats = sandbox.spec.limits, sandbox.held()
-        if stats.private_bytes > limits.memory_bytes:
-            held = f"{stats.private_bytes} of {limits.memory_bytes} bytes"
-            return f"out of memory: its processes held {held}"
+        most = limits.memory_bytes
+        if stats.private_bytes > most and (held := sandbox.held_once()) > most:
+            return f"out of memory: its processes held {held} of {most} bytes"
         if stats.pids > limits.pids_max + PIDS_SLACK:
             return f"out of processes: {stats.pids} of {limits.pids_max}"
         return None

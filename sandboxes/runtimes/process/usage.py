@@ -5,7 +5,8 @@ maps most of them: two processes may map the same ones. A fork of the zygote als
 anonymous pages, once for each of its processes that has not executed another program. The kernel
 says how many of a process's pages others map, not who: up to as many as the zygote holds are taken
 for the zygote's. That is for the pool's account, which counts what is shared apart. What holds a limit
-takes them off once, for process 1, which is always such a fork.
+takes them off once, for process 1, which is always such a fork; before anything is killed for it, pages
+that its processes share are counted once.
 """
 
 import re
@@ -17,7 +18,7 @@ from sandboxes.ports import SandboxStats
 from sandboxes.runtimes.process.inside import Inside
 
 _STATUS: Final = re.compile(rb"^(RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
-_ROLLUP: Final = re.compile(rb"^(Shared_Dirty):\s+(\d+) kB$", re.MULTILINE)
+_ROLLUP: Final = re.compile(rb"^(Shared_Dirty|Pss_Anon|SwapPss):\s+(\d+) kB$", re.MULTILINE)
 
 LOOK_EVERY: Final = 30
 """Asking what is shared costs the kernel a walk over all pages, ten times as much as the rest. It only
@@ -62,6 +63,21 @@ class UsageReader:
             pids += 1
         private = max(0, private - self._warm_kb)
         return _stats(private + mapped, pids, min(swapped, private), 0)
+
+    def held_once(self) -> int:
+        """Private bytes for its limits, a page that several of its processes map counted once.
+
+        As dear as asking what is shared: asked where `held` is above the limit, which a dozen forks of a
+        warm interpreter are without holding much. Of the zygote's pages each process has its share.
+        """
+        private = mapped = 0
+        for name in self._inside.names():
+            figures = _figures(_ROLLUP, self._inside.read(name, "smaps_rollup"))
+            status = _figures(_STATUS, self._inside.read(name, "status"))
+            whole = status.get("RssAnon", 0), status.get("VmSwap", 0)
+            private += figures.get("Pss_Anon", whole[0]) + figures.get("SwapPss", whole[1])
+            mapped = max(mapped, status.get("RssShmem", 0))
+        return (private + mapped) * 1024
 
     def _forget(self, names: list[str]) -> None:
         self._reads += 1

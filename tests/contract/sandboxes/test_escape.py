@@ -238,6 +238,31 @@ async def test_a_fork_bomb_ends_at_the_pids_limit(sandbox: Sandbox, neighbour: S
     await assert_well(neighbour)
 
 
+async def test_forks_that_hold_little_of_their_own_are_not_out_of_memory(sandbox: Sandbox) -> None:
+    fork = (
+        "import os, time\nkept = bytearray(16 << 20)\n"
+        "made = [os.fork() or (time.sleep(2), os._exit(0)) for _ in range(10)]\n"
+        "print(sum(os.waitpid(pid, 0)[1] for pid in made))\n"
+    )
+    assert (await python(sandbox, fork)).stdout == b"0\n"
+
+
+async def test_forks_that_hold_too_much_together_are_out_of_memory(sandbox: Sandbox) -> None:
+    fork = (
+        "import os, time\n"
+        "def grow():\n    kept = b'x' * (24 << 20)\n    time.sleep(20)\n    os._exit(0)\n"
+        "made = [os.fork() or grow() for _ in range(10)]\n"
+        "for pid in made:\n    os.waitpid(pid, 0)\n"
+        "print('all')\n"
+    )
+    try:
+        said = (await python(sandbox, fork)).stdout.decode()
+    except SandboxError as error:
+        said = str(error)
+    assert "all" not in said
+    await eventually(lambda: sandbox.stats().private_bytes <= LIMITS.memory_bytes + DISK)
+
+
 async def test_limits_of_processes_hold_in_each_sandbox_alone(runtime: Runtime) -> None:
     limits = SandboxLimits(pids_max=8)
     made = await runtime.fork([spec(index, limits=limits) for index in range(4)])
