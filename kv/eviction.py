@@ -16,9 +16,13 @@ from kv.rules import Eviction
 class Holder(Protocol):
     """Somebody whose pages are not locked by a running sequence."""
 
-    last_used: float
     key: int
     """Ends every order: equal in nobody else on this engine."""
+
+    @property
+    def last_used(self) -> float:
+        """When it last ran."""
+        ...
 
     @property
     def rank(self) -> int:

@@ -60,13 +60,19 @@ class Choice(Generic[C]):
 
 
 def choose(
-    claimants: Iterable[C], claim: Callable[[C], int | None], room_pages: int, slots_free: int
+    claimants: Iterable[C],
+    claim: Callable[[C], int | None],
+    taken: Callable[[C], None],
+    room_pages: int,
+    slots_free: int,
 ) -> Choice[C]:
     """Split the claimants, given in the order of `order_of`, by what fits into the room.
 
     `claim` says how many pages one needs to run, or holds while its tool runs; None for a gap that is
-    not worth its pages (`kv.gaps`). It is asked in order, and of nobody behind the first that does not
-    fit. `room_pages` is the capacity less what running sequences hold and less the decode reserve.
+    not worth its pages (`kv.gaps`). It is asked in order, and of nobody behind the first turn that does
+    not fit. `taken` hears of everybody that fits before the next one is asked: pages that are shared
+    are charged to the first who keeps them, not to one who was refused. `room_pages` is the capacity
+    less what running sequences hold and less the decode reserve.
     """
     choice: Choice[C] = Choice()
     for claimant in claimants:
@@ -81,6 +87,7 @@ def choose(
             fits = False
         if fits and pages is not None:
             room_pages -= pages
+            taken(claimant)
         else:
             choice.low.append(claimant)
     choice.low.reverse()

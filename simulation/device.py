@@ -1,14 +1,20 @@
 """Device and host tier of one modelled engine: pages in use + free = total, always.
 
 A group's prefix is held once. Pages leave from the end of a context; with a host tier they go there
-(a copy is made in the background, the link to the device is what costs), else they are gone.
+(a copy is made in the background, the link to the device is what costs), else they are gone. A prefix
+that nothing stands on any more stays until it is evicted itself, or until its last member is gone; the
+host tier does not take it.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Final
 
 from domain.ids import GroupId
 from simulation.stream import Prefix, Stream
+
+FIRST_PREFIX_KEY: Final = 1 << 48
+"""More streams than an engine ever has."""
 
 
 @dataclass(slots=True)
@@ -34,7 +40,8 @@ class Device:
     host_tokens: int = 0
     """Capacity of the host tier; 0 when it is off."""
     free: int = field(init=False)
-    prefixes: dict[GroupId, Prefix] = field(default_factory=dict)
+    idle: dict[GroupId, Prefix] = field(default_factory=dict)
+    """Prefixes that may be evicted, in the order in which they became so."""
     hosted: OrderedDict[int, Stream] = field(default_factory=OrderedDict)
     """Streams with pages on the host tier, least recently stored first."""
     host_used: int = 0
@@ -60,6 +67,7 @@ class Device:
         if not stream.is_on_prefix:
             stream.is_on_prefix = True
             prefix.streams += 1
+            self.idle.pop(prefix.group_id, None)
         if not prefix.is_resident:
             prefix.is_resident = True
             self.free -= prefix.pages
@@ -90,6 +98,19 @@ class Device:
             self._leave_prefix(stream)
         return taken
 
+    def evict_prefix(self, prefix: Prefix) -> None:
+        """An idle prefix is gone from the device; computed anew by whoever needs it next."""
+        self.counts.evictions += 1
+        self.counts.evicted_tokens += prefix.tokens
+        self._free_prefix(prefix)
+
+    def join(self, stream: Stream) -> None:
+        """A rollout is on this engine from now on, without pages yet."""
+        prefix = stream.prefix
+        if not prefix.members:
+            prefix.key = FIRST_PREFIX_KEY + stream.key
+        prefix.members.append(stream)
+
     def fetched(self, stream: Stream) -> int:
         """The host tier's part of a context is on the device again; its tokens."""
         tokens = stream.hosted
@@ -106,11 +127,16 @@ class Device:
         stream.hosted = 0
 
     def release(self, stream: Stream) -> None:
-        """All of a stream's pages are free, on every tier."""
+        """A stream is gone: its pages are free on every tier, its prefix too if it was the last."""
         self.free += stream.pages
         stream.pages = stream.cached = stream.holds_up_to = 0
         self.forget_hosted(stream)
         self._leave_prefix(stream)
+        prefix = stream.prefix
+        if stream in prefix.members:
+            prefix.members.remove(stream)
+        if not prefix.members and prefix.is_idle:
+            self._free_prefix(prefix)
 
     def _offload(self, stream: Stream, tokens: int) -> None:
         if tokens <= 0:
@@ -127,13 +153,22 @@ class Device:
             self.forget_hosted(oldest)
 
     def _leave_prefix(self, stream: Stream) -> None:
-        """The prefix goes with the last stream that holds pages behind it."""
+        """The last one that leaves a prefix leaves it idle, if it was ever computed."""
         prefix = stream.prefix
         if not stream.is_on_prefix:
             return
         stream.is_on_prefix = False
         stream.cached = 0
         prefix.streams -= 1
-        if prefix.streams == 0:
-            prefix.is_resident = prefix.is_computed = False
-            self.free += prefix.pages
+        prefix.left_at = max(prefix.left_at, stream.last_used)
+        if prefix.streams > 0:
+            return
+        if prefix.is_computed:
+            self.idle[prefix.group_id] = prefix
+        else:
+            self._free_prefix(prefix)
+
+    def _free_prefix(self, prefix: Prefix) -> None:
+        self.idle.pop(prefix.group_id, None)
+        prefix.is_resident = prefix.is_computed = False
+        self.free += prefix.pages

@@ -117,7 +117,7 @@ class ModelledEngine:
 
     def join(self, stream: Stream) -> None:
         """A placed rollout is on this engine from now on; its turn waits or its tool runs."""
-        self.room.streams[stream.key] = stream
+        self.room.join(stream)
 
     def wait(self, stream: Stream, new_tokens: int, output_tokens: int) -> None:
         """The next turn of a stream wants to generate."""

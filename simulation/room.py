@@ -15,7 +15,7 @@ from kv.rules import Eviction, Gaps, KvRules
 from kv.ttl import ttl_s
 from simulation.device import Device
 from simulation.physics import EnginePhysics
-from simulation.stream import Phase, Stream
+from simulation.stream import Phase, Prefix, Stream
 
 RESERVE_SHARE: Final = 0.01
 """Pages that admission by arrival leaves free for growth: vLLM's watermark."""
@@ -43,6 +43,11 @@ class Room:
     usual_wait_s: float = 0.0
     value: float = 0.0
     """What more room is worth in this tick (`kv.gaps.room_value`)."""
+
+    def join(self, stream: Stream) -> None:
+        """A rollout is on this engine from now on."""
+        self.streams[stream.key] = stream
+        self.device.join(stream)
 
     def admit(
         self, now: float, waiting: Sequence[Stream], active: Sequence[Stream], slots_free: int
@@ -114,7 +119,10 @@ class Room:
         def claim(stream: Stream) -> int | None:
             return self._claim(now, stream, seen)
 
-        choice = choose(claimants, claim, room, slots_free)
+        def taken(stream: Stream) -> None:
+            seen.add(id(stream.prefix))
+
+        choice = choose(claimants, claim, taken, room, slots_free)
         if not choice.admitted:
             return self._admit_alone(now, waiting) if slots_free > 0 and not active else []
         self._evict_for(choice.admitted, choice.low)
@@ -159,7 +167,7 @@ class Room:
         return total
 
     def _claim(self, now: float, stream: Stream, seen: set[int]) -> int | None:
-        """What a claimant needs, its group's prefix with the first of the group."""
+        """What a claimant needs, its group's prefix with the first of the group that fits."""
         if stream.phase is Phase.GAP:
             if not self._is_kept(now, stream):
                 return None
@@ -170,7 +178,6 @@ class Room:
             if stream.pages == 0:
                 pages += int(self.device.pages * ENTRY_SHARE * self._entry_risk(stream))
         if id(stream.prefix) not in seen:
-            seen.add(id(stream.prefix))
             pages += stream.prefix.pages
         return pages
 
@@ -196,8 +203,9 @@ class Room:
         compute = self.physics.prefill_after_s(tokens, prefix)
         return compute, self.physics.reload_s(tokens) if self.device.host_tokens else None
 
-    def _holders(self, now: float, besides: Stream | None) -> list[Stream]:
-        return [
+    def _holders(self, now: float, besides: Stream | None) -> list[Stream | Prefix]:
+        """Whose pages may go; not those that `besides` has use for."""
+        holders = [
             stream
             for stream in self.streams.values()
             if stream.pages
@@ -205,33 +213,44 @@ class Room:
             and stream.kept_until <= now
             and not stream.is_active
         ]
+        return [*holders, *self._loose(holders, [] if besides is None else [besides])]
 
-    def _victims(self, holders: Sequence[Stream]) -> list[Stream]:
+    def _loose(self, holders: Sequence[Stream], needed_by: Sequence[Stream]) -> list[Prefix]:
+        """Prefixes that may go when these holders' pages went."""
+        needed = {id(stream.prefix) for stream in needed_by}
+        left: dict[int, int] = {}
+        loose = [one for one in self.device.idle.values() if id(one) not in needed]
+        for holder in holders:
+            prefix = holder.prefix
+            left[id(prefix)] = left.get(id(prefix), prefix.streams) - 1
+            if left[id(prefix)] == 0 and id(prefix) not in needed:
+                loose.append(prefix)
+        return loose
+
+    def _victims(self, holders: Sequence[Stream | Prefix]) -> list[Stream | Prefix]:
         return victims(holders, self.rules.eviction, demotes=self.rules.demotion)
 
     def _make_room(self, now: float, stream: Stream, reserve: int) -> bool:
-        """Free what a turn needs by evicting whoever the rule names first.
-
-        More than once where its group's prefix went with the last sibling that held it.
-        """
-        while True:
-            missing = self.device.missing_for(stream, stream.context)
-            short = missing + reserve - self.device.free
-            if short <= 0:
-                return True
-            holders = self._holders(now, stream)
-            if _freeable(holders, stream) < short:
-                return False
-            self._evict(short, self._victims(holders))
+        """Free what a turn needs by evicting whoever the rule names first."""
+        short = self.device.missing_for(stream, stream.context) + reserve - self.device.free
+        if short <= 0:
+            return True
+        holders = self._holders(now, stream)
+        if sum([holder.pages for holder in holders]) < short:
+            return False
+        self._evict(short, self._victims(holders))
+        return True
 
     def _evict_for(self, admitted: Sequence[Stream], low: Sequence[Stream]) -> None:
         """Free what these turns need together, as far as there is anybody."""
-        device, before = self.device, -1
-        while before != device.free:
-            before = device.free
-            self._evict(sum(device.missing_for(s, s.context) for s in admitted) - before, low)
+        device = self.device
+        short = sum([device.missing_for(s, s.context) for s in admitted]) - device.free
+        if short > 0:
+            holders = [stream for stream in self.streams.values() if stream.is_unused]
+            holders.extend([stream for stream in low if stream.pages])
+            self._evict(short, _merged(low, self._loose(holders, admitted)))
 
-    def _evict(self, short: int, order: Sequence[Stream]) -> None:
+    def _evict(self, short: int, order: Sequence[Stream | Prefix]) -> None:
         """Shed pages in this order; by class those of ended rollouts go before all."""
         if short <= 0:
             return
@@ -243,22 +262,24 @@ class Room:
                 return
             short -= self._shed(holder, short)
 
-    def _shed(self, holder: Stream, pages: int) -> int:
+    def _shed(self, holder: Stream | Prefix, pages: int) -> int:
         before = self.device.free
+        if isinstance(holder, Prefix):
+            if holder.is_idle:
+                self.device.evict_prefix(holder)
+            return self.device.free - before
         self.device.shed(holder, holder.pages if holder.is_unused else pages)
         if holder.is_unused:
             self.drop(holder)
         return self.device.free - before
 
 
-def _freeable(holders: Sequence[Stream], claimant: Stream) -> int:
-    """Pages of these holders, with the prefixes that nobody else holds and the claimant has no use for."""
-    left: dict[int, int] = {}
-    total = 0
-    for holder in holders:
-        total += holder.pages
-        prefix = holder.prefix
-        left[id(prefix)] = left.get(id(prefix), prefix.streams) - 1
-        if left[id(prefix)] == 0 and prefix is not claimant.prefix:
-            total += prefix.pages
-    return total
+def _merged(low: Sequence[Stream], loose: Sequence[Prefix]) -> list[Stream | Prefix]:
+    """Prefixes among those whose pages may go, worst first: before the first that ranks better."""
+    left = sorted(loose, key=lambda prefix: (prefix.rank, prefix.key))
+    order: list[Stream | Prefix] = []
+    for stream in low:
+        while left and stream.pages and stream.rank < left[-1].rank:
+            order.append(left.pop())
+        order.append(stream)
+    return [*order, *reversed(left)]

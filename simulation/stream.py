@@ -1,6 +1,6 @@
 """A rollout on a modelled engine: its context, its pages, where it stands in its turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from domain.ids import GroupId, RolloutId
@@ -24,7 +24,11 @@ class Phase(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """The first prompt of a group on one engine, charged once."""
+    """The first prompt of a group on one engine, charged once.
+
+    It is a holder of pages of its own, used last when a rollout of the group was, ranked as the best of
+    them, and evicted after all pages behind it.
+    """
 
     group_id: GroupId
     tokens: int
@@ -33,6 +37,32 @@ class Prefix:
     is_computed: bool = False
     streams: int = 0
     """Streams that hold it: running, or with pages behind it."""
+    members: list["Stream"] = field(default_factory=list, repr=False)
+    """The group's streams on this engine, ended ones with pages among them."""
+    left_at: float = 0.0
+    """Last use by streams that left it."""
+    key: int = 0
+    """Above those of all streams: what else is equal goes before it."""
+
+    @property
+    def last_used(self) -> float:
+        """By whichever of the group."""
+        return max([self.left_at, *[stream.last_used for stream in self.members]])
+
+    @property
+    def is_idle(self) -> bool:
+        """It may be evicted: there, and nothing stands on it."""
+        return self.is_resident and self.streams == 0
+
+    @property
+    def rank(self) -> int:
+        """Of its best member."""
+        return min(stream.rank for stream in self.members)
+
+    @property
+    def is_unused(self) -> bool:
+        """Nobody who may come back knows it."""
+        return all(stream.is_unused for stream in self.members)
 
 
 @dataclass(slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import pytest
@@ -38,7 +39,7 @@ class One:
 def split(rules: KvRules, claimants: Sequence[One], room: int, slots: int = 8) -> Choice[One]:
     """Everybody claims what it holds, a turn without pages ten."""
     line = sorted(claimants, key=order_of(rules))
-    return choose(line, lambda one: one.pages or 10, room, slots)
+    return choose(line, lambda one: one.pages or 10, lambda _: None, room, slots)
 
 
 def keys(found: Sequence[One]) -> list[int]:
@@ -52,6 +53,23 @@ def high_demand() -> list[One]:
         One(2, last_used=2.0),
         One(3, pages=0, is_waiting=True),
     ]
+
+
+def with_prompt(paid: Sequence[One], one: One) -> int:
+    """What it holds, and for the first 100 pages of prompt."""
+    return one.pages + (0 if paid else 100)
+
+
+def test_what_is_shared_is_charged_to_the_first_who_fits() -> None:
+    """Two of a group, 100 pages of prompt and one each, beside a room of 50: neither is kept.
+
+    The second must not find the prompt paid for by the first, which is not kept.
+    """
+    group = [One(1, pages=1), One(2, pages=1)]
+    for room, kept in ((50, 0), (101, 1), (102, 2)):
+        paid: list[One] = []
+        choice = choose(group, partial(with_prompt, paid), paid.append, room, 8)
+        assert len(group) - len(choice.low) == len(paid) == kept
 
 
 def test_with_demotion_the_best_ranked_stay_whole_and_the_last_waits() -> None:

@@ -4,7 +4,7 @@ Running turns hold their pages and may grow. Behind them waiting turns and the p
 run are taken in the order of their ranks as long as they fit (`kv.residency`); who does not is `low_ref`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -166,25 +166,41 @@ class Admission:
         seen: set[bytes | int] = set()
 
         def claim(claimant: Claimant) -> int | None:
+            names = self._names(claimant)
             if claimant.ticket is not None:
-                return self._needed(claimant.ticket, seen, tick)
+                return self._needed(claimant.ticket, names, seen, tick)
             assert claimant.trajectory is not None
-            return self._held(claimant.trajectory, seen, tick.now)
+            own = sum(1 for name in names if name not in seen)
+            return own if self._is_kept(claimant.trajectory, own, tick.now) else None
 
-        return choose(claimants, claim, self._room(tick), tick.slots_free)
+        def taken(claimant: Claimant) -> None:
+            seen.update(self._names(claimant))
 
-    def _needed(self, ticket: Ticket, seen: set[bytes | int], tick: "_Tick") -> int:
-        """Pages to run, less those that others who run or are taken before it hold anyway."""
-        names: list[bytes | int]
+        return choose(claimants, claim, taken, self._room(tick), tick.slots_free)
+
+    def _names(self, claimant: Claimant) -> list[bytes | int]:
+        """Of the pages that a claimant needs, or holds and nobody who runs does."""
+        ticket = claimant.ticket
+        if ticket is None:
+            assert claimant.trajectory is not None
+            path = claimant.trajectory.path
+            return [_name(one) for one in path if one.page is not None and not one.locks]
         known = self.table.tree.trajectories.get(ticket.request.rollout_id)
         if ticket.parked is not None:
-            names = [_name(node) for node in ticket.parked.running.lease.nodes]
-        elif known is not None and known.is_private:
-            names = [_name(node) for node in known.path]
-        else:
-            names = list(ticket.digests or ())
+            return [_name(node) for node in ticket.parked.running.lease.nodes]
+        if known is not None and known.is_private:
+            return [_name(node) for node in known.path]
+        return list(ticket.digests or ())
+
+    def _needed(
+        self,
+        ticket: Ticket,
+        names: Sequence[bytes | int],
+        seen: Set[bytes | int],
+        tick: "_Tick",
+    ) -> int:
+        """Pages to run, less those that others who run or are taken before it hold anyway."""
         shared = sum(1 for name in names if name in seen or self._is_locked(name, tick))
-        seen.update(names)
         pages = pages_for(min(ticket.length + GROWTH_TOKENS, ticket.end)) - shared
         is_new = self.rules.eviction is Eviction.CLASSES and not self._is_known(ticket)
         if is_new and not tick.is_before(ticket):
@@ -194,14 +210,6 @@ class Admission:
     def _is_known(self, ticket: Ticket) -> bool:
         trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
         return ticket.parked is not None or (trajectory is not None and bool(trajectory.path))
-
-    def _held(self, trajectory: Trajectory, seen: set[bytes | int], now: float) -> int | None:
-        names = [_name(one) for one in trajectory.path if one.page is not None and not one.locks]
-        own = [name for name in names if name not in seen]
-        if not self._is_kept(trajectory, len(own), now):
-            return None
-        seen.update(own)
-        return len(own)
 
     def _is_kept(self, trajectory: Trajectory, pages: int, now: float) -> bool:
         if trajectory.kept_until > now or self.rules.gaps is not Gaps.EXPECTED:

@@ -447,6 +447,41 @@ def test_no_page_of_a_turn_admitted_in_a_tick_is_evicted_in_that_tick(
     assert evicted > 50
 
 
+def test_a_prompt_that_nobody_keeps_is_not_paid_for() -> None:
+    """Two siblings hold 4 of 8 pages each, 3 of them in common; a better turn leaves room for 3.
+
+    Neither of their last pages is kept then: the prompt under it is not.
+    """
+    core = build(2, 8, rules=replace(RANKED, gaps=Gaps.EVICTABLE))
+    prompt = tuple(2 + n % 16 for n in range(48))
+    for name in ("a", "b"):
+        turn(
+            core,
+            name,
+            ids=(*prompt, 1),
+            rollout_id=name,
+            max_tokens=4,
+            rank=compose(RankClass.NORMAL, 0, 0),
+        )
+    tree = core.keys.table.tree
+    assert [len(one.path) for one in tree.trajectories.values()] == [4, 4]
+    assert tree.total - len(tree.free) == 5
+    answers: Answers = {}
+    submit(
+        core,
+        request("better", (19,) * 72, rank=compose(RankClass.CRITICAL, 1, 0), max_tokens=8),
+        answers,
+    )
+    admission = core.keys.admission
+    for ticket in core.waiting.values():
+        core.keys.prepare(ticket, core.served_sha(ticket))
+    decision = admission.decided(0.0, core.waiting.values(), (), 2)
+    assert len(decision.admitted) == 1
+    assert [tree.trajectories[RolloutId(name)].is_low for name in ("a", "b")] == [True, True]
+    drain(core)
+    assert "req_better" in answers
+
+
 def test_a_turn_that_is_admitted_first_takes_no_page_of_the_next_one() -> None:
     # Orders uses, and stays far below the time after which a fetch that a busy machine delays is late.
     ticks = itertools.count()
