@@ -501,13 +501,15 @@ class ModelledEngine:
         return 0
 
     def _retract(self) -> None:
-        """The loser goes back to the queue, without its pages, with its place in the order."""
+        """The loser goes back to the queue with its place in the order; its pages may go from now on.
+
+        They are found again by whoever did not need them, as in vLLM's cache of prefixes and SGLang's tree.
+        """
         stream = loser([*self.decoding, *self.prefilling], self.rules.queue)
         self.device.counts.retractions += 1
         self._take_slot(stream)
         stream.last_used = stream.arrived = self.clock.now
         stream.phase = Phase.WAITING
-        self.device.shed(stream, stream.pages)
         insort(self.waiting, (self._queue_key(stream), stream.key, stream))
         self._is_dirty = True
 
