@@ -325,6 +325,14 @@ class EngineStats:
     busy_s: float
     """Seconds spent inside forward passes."""
     kv: KvStats = NO_KV_STATS
+    engaged_s: float = 0.0
+    """Seconds with turns in slots: forward passes and what the engine does between them."""
+    prefill_s: float = 0.0
+    """Of `busy_s`, computing prompts."""
+    attended_tokens: int = 0
+    """That prefilled tokens attended to, summed over them."""
+    kv_read_tokens: int = 0
+    """Contexts of the turns that decoded, summed over the steps."""
 
 
 def served_sha(base: str, adapter: str | None) -> str:

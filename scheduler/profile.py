@@ -19,6 +19,7 @@ USED_STEP: Final = 1 << 20
 ENGINE_FIGURES: Final = (
     "slots", "active", "waiting", "kv_pages", "kv_pages_used", "cached_tokens",
     "prefilled_tokens", "sampled_tokens", "preemptions", "evictions", "tokens_per_s", "busy_s",
+    "engaged_s", "prefill_s", "steps", "attended_tokens", "kv_read_tokens",
 )  # fmt: skip
 """What is taken over from an engine host's heartbeat as it is."""
 

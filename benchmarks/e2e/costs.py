@@ -1,13 +1,13 @@
 """What this machine's engine costs: a decode step, a KV token read in it, a token prefilled by context.
 
 Measured on a core that is stepped by hand, with the model and the sizes of the runs and nothing beside it.
-In a job engine, trainer, node and database share the cores, so the turns of a recorded job say by which
-factor all are dearer there: their proportions are the engine's own, their size is the stack's.
+In a job engine, trainer, node and database share the cores. By which factor prompts and by which decode
+steps are dearer there the engine itself says: it counts the seconds of both and what was computed in them.
+They differ: a step of few rows waits for every neighbour of its process, a prompt is one long product.
 
     python -m benchmarks.e2e.costs
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from benchmarks.e2e.model import CHARACTERS, CONFIG
 from benchmarks.engine.stepping import packed
 from domain.engine import GenRequest, GenResult, RequestId, Sampling
 from domain.ids import GroupId, RolloutId
-from simulation.fitting import Row, fit_relative, log_spread, modelled_value
+from simulation.fitting import Row, fit_relative
 from workers.models.vocab import char_vocabulary
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.keys import KeySizes
@@ -53,15 +53,46 @@ class Costs:
         return (self.step_s, self.kv_token_s, self.prefill_token_s, self.attended_token_s)
 
 
-def scale_of(costs: Costs, rows: Sequence[Row]) -> tuple[float, float]:
-    """How much dearer recorded turns are, and how far single ones lie off (sd of the logarithm)."""
-    ratios = [
-        math.log(row.value / modelled)
-        for row in rows
-        if row.value > 0.0 and (modelled := modelled_value(row, costs.columns)) > 0.0
-    ]
-    scale = math.exp(math.fsum(ratios) / max(len(ratios), 1))
-    return scale, log_spread(rows, tuple(scale * one for one in costs.columns))
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an engine computed in a job, and how long it took."""
+
+    engaged_s: float
+    """With turns in slots, prompts included."""
+    prefill_s: float
+    steps: float
+    kv_read_tokens: float
+    prefilled_tokens: float
+    attended_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much dearer a job's engine was than one beside nothing."""
+
+    decode: float
+    prefill: float
+
+    def of(self, costs: Costs) -> Costs:
+        """Costs in the job."""
+        return Costs(
+            costs.step_s * self.decode,
+            costs.kv_token_s * self.decode,
+            costs.prefill_token_s * self.prefill,
+            costs.attended_token_s * self.prefill,
+        )
+
+
+def scale_of(costs: Costs, work: Work) -> Scale:
+    """Counted seconds over those that the same work takes beside nothing; 1 where there was none."""
+    decode = work.steps * costs.step_s + work.kv_read_tokens * costs.kv_token_s
+    prefill = work.prefilled_tokens * costs.prefill_token_s
+    prefill += work.attended_tokens * costs.attended_token_s
+    decoding_s = work.engaged_s - work.prefill_s
+    return Scale(
+        decoding_s / decode if decode > 0.0 < decoding_s else 1.0,
+        work.prefill_s / prefill if prefill > 0.0 < work.prefill_s else 1.0,
+    )
 
 
 def fitted(prefills: Sequence[Row], decodes: Sequence[Row]) -> Costs:

@@ -62,6 +62,15 @@ class Run:
     prefilled_tokens: float
     engine_busy_share: float
     """Of the engines' time, as they count it."""
+    engaged_s: float
+    """Of all engines: with turns in slots."""
+    prefill_s: float
+    """Of it, computing prompts."""
+    engine_steps: float
+    attended_tokens: float
+    """That prefilled tokens attended to, summed over them."""
+    kv_read_tokens: float
+    """Contexts of the turns that decoded, summed over the steps."""
     generating_share: float
     unplaced_share: float
     """Slot time from a sandbox's begin to a place: the set-up of the environment, messages, decisions."""

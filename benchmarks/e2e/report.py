@@ -14,7 +14,7 @@ from typing import Final
 from benchmarks.e2e.cases import CELLS, CROWD, ENVIRONMENT
 from benchmarks.e2e.checks import all_checks
 from benchmarks.e2e.records import DEFAULT_FILE, Kept, Run, read_kept, read_lines
-from benchmarks.e2e.simulated import Physics, measured, simulated_step_s
+from benchmarks.e2e.simulated import Physics, measured, simulated_step_s, work_of
 from benchmarks.e2e.tables import Row, Simulated, Table, table_of
 from benchmarks.markdown import checks_section, grid
 from benchmarks.schedule.cases import VENUS
@@ -53,22 +53,22 @@ def report_of(file: Path) -> Report:
         if (one.code, one.steps, one.engines) == (last.code, last.steps, last.engines)
     ]
     at_low = {
-        (one.seed, one.entry): kept
+        (one.seed, one.entry): (one, kept)
         for one in runs
         if one.cell == REFERENCE_CELL
         if (kept := read_kept(file, one.key)) is not None
     }
     simulated = dict(_simulated(file, runs, at_low))
     physics = {
-        place: measured(kept.job, kept.costs)
-        for place, kept in sorted(at_low.items())
+        place: measured(kept.job, kept.costs, work_of(one))
+        for place, (one, kept) in sorted(at_low.items(), key=lambda pair: pair[0])
         if kept.costs is not None
     }
     return Report(runs, len(every) - len(runs), simulated, physics)
 
 
 def _simulated(
-    file: Path, runs: Sequence[Run], at_low: dict[tuple[int, str], Kept]
+    file: Path, runs: Sequence[Run], at_low: dict[tuple[int, str], tuple[Run, Kept]]
 ) -> Iterable[tuple[str, float]]:
     for run in runs:
         kept, reference = read_kept(file, run.key), at_low.get((run.seed, VENUS.name))
@@ -76,7 +76,7 @@ def _simulated(
             continue
         # With a switch off there is no run at low pressure: the machine is shared as under `venus`.
         own = at_low.get((run.seed, run.entry), reference)
-        seconds = simulated_step_s(run, kept, reference, own)
+        seconds = simulated_step_s(run, kept, reference[1], own)
         if seconds is not None:
             yield run.key, seconds
 
@@ -227,13 +227,15 @@ def _physics(report: Report) -> str:
     if not report.physics:
         return "No run of `venus` at low pressure yet from which costs can be fitted.\n"
     text = (
-        "Costs of the engine beside nothing, times the factor by which the recorded turns of a strategy at"
-        " low pressure are dearer (their geometric mean): what shares the machine's cores with its engine."
+        "Costs of the engine beside nothing, times the factors by which decode steps and prompts are dearer"
+        " in a strategy's run at low pressure, as the engine itself counts seconds and work: what shares"
+        " the machine's cores with it."
         " With one engine nothing is moved between engines, and without outer tiers nothing leaves the"
         " device: neither link is measured here; `make bench-engine` does.\n\n"
     )
     head = (
-        "seed", "strategy", "factor", "decode step, ms", "KV token read, ns", "prefill token, us",
+        "seed", "strategy", "decode x", "prefill x",
+        "decode step, ms", "KV token read, ns", "prefill token, us",
         "and a token that it attends to, ns", "off by (sd of log)", "turns", "trainer token, ms",
         "update, s", "sync, s",
     )  # fmt: skip
@@ -241,7 +243,8 @@ def _physics(report: Report) -> str:
         (
             str(seed),
             entry,
-            f"{one.scale:.2f}",
+            f"{one.scale.decode:.2f}",
+            f"{one.scale.prefill:.2f}",
             f"{one.engine.step_s * 1e3:.2f}",
             f"{one.engine.kv_token_s * 1e9:.0f}",
             f"{one.engine.prefill_token_s * 1e6:.1f}",

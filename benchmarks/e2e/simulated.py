@@ -1,8 +1,7 @@
 """The same cells in virtual time: the same groups, the same core, costs measured on this machine's engine.
 
-Costs come from runs at low pressure with the same seed: there nothing is computed twice, so that a
-recorded turn's prefill is what its prompt says. Each strategy's come from its own such run: engine and
-trainer share the machine's cores, so one that trains while it generates has dearer steps than one that
+Costs come from runs at low pressure with the same seed. Each strategy's come from its own such run: engine
+and trainer share the machine's cores, so one that trains while it generates has dearer steps than one that
 does not. Groups are those of `venus` by ordinal, nothing is drawn; a task that a strategy does again is as
 it was.
 """
@@ -11,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from benchmarks.e2e.costs import Costs, scale_of
+from benchmarks.e2e.costs import Costs, Scale, Work, scale_of
 from benchmarks.e2e.records import Kept, Run
 from domain.engine import PAGE_TOKENS
 from domain.ids import task_ordinal
+from simulation.fitting import log_spread
 from simulation.plan import CannotModel, Course, Draw, PlannedGroup, PlanPool, PlanTooLarge
 from simulation.rates import EngineRates, Rates
 from simulation.recorded import RecordedJob, sync_s_of
@@ -36,8 +36,7 @@ class Physics:
     spread: float
     """Standard deviation of the logarithm by which single turns miss the fit."""
     turns: int
-    scale: float
-    """How much dearer everything is than beside nothing."""
+    scale: Scale
     rates: Rates
 
 
@@ -55,15 +54,29 @@ class ExactGroups:
         return found
 
 
-def measured(job: RecordedJob, costs: Costs) -> Physics:
-    """The engine's own costs at the size that a recorded job's turns say they have on the whole stack.
+def work_of(run: Run) -> Work:
+    """What the engines of a run counted."""
+    return Work(
+        run.engaged_s,
+        run.prefill_s,
+        run.engine_steps,
+        run.kv_read_tokens,
+        run.prefilled_tokens,
+        run.attended_tokens,
+    )
 
-    The turns alone do not tell them apart: where others take the cores, long contexts and long
-    waits go together, and least squares give all to them.
+
+def measured(job: RecordedJob, costs: Costs, work: Work) -> Physics:
+    """The engine's own costs at the size that it says they had on the whole stack.
+
+    Turns alone do not tell them apart: where others take the cores, long contexts and long waits go
+    together, and least squares give all to them.
     """
     rows = [row for of_group in engine_rows(job.groups).values() for row in of_group]
-    scale, spread = scale_of(costs, rows)
-    step_s, kv_token_s, prefill_token_s, attended_token_s = (scale * one for one in costs.columns)
+    scale = scale_of(costs, work)
+    columns = scale.of(costs).columns
+    spread = log_spread(rows, columns)
+    step_s, kv_token_s, prefill_token_s, attended_token_s = columns
     engine = EngineRates(
         step_s, kv_token_s, prefill_token_s, job.slots, job.kv_tokens, attended_token_s
     )
@@ -88,15 +101,16 @@ def exact_groups(job: RecordedJob) -> ExactGroups:
     )
 
 
-def simulated_step_s(run: Run, kept: Kept, reference: Kept, own: Kept) -> float | None:
+def simulated_step_s(run: Run, kept: Kept, reference: Kept, own: tuple[Run, Kept]) -> float | None:
     """Seconds of a step of a run in virtual time; None where it cannot be modelled.
 
     `kept` says what was asked (the normalised spec), `reference` what the work is, `own` (the same
     strategy at low pressure) what the machine's costs are.
     """
-    if own.costs is None:
+    cheap, cheap_kept = own
+    if cheap_kept.costs is None:
         return None
-    known = measured(own.job, own.costs)
+    known = measured(cheap_kept.job, cheap_kept.costs, work_of(cheap))
     rates = replace(
         known.rates,
         engine=replace(known.engine, kv_tokens=run.kv_pages * PAGE_TOKENS, slots=run.slots),

@@ -136,6 +136,15 @@ class EngineProfile(Answer):
     evictions: float | None = None
     tokens_per_s: float | None = None
     busy_s: float | None = None
+    engaged_s: float | None = None
+    """With turns in slots: computing, and what the engine does between two passes."""
+    prefill_s: float | None = None
+    """Of `busy_s`, computing prompts."""
+    steps: float | None = None
+    attended_tokens: float | None = None
+    """That prefilled tokens attended to, summed over them."""
+    kv_read_tokens: float | None = None
+    """Contexts of the turns that decoded, summed over the steps."""
 
 
 class SandboxProfile(Answer):

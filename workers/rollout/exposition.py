@@ -38,6 +38,10 @@ COUNTERS: Final = {
     "weight_updates": "Updates of weights that a probe confirmed.",
     "sync_failures": "Updates of weights that failed.",
     "busy_s": "Seconds of computing.",
+    "engaged_s": "Seconds with turns in slots.",
+    "prefill_s": "Seconds of computing prompts.",
+    "attended_tokens": "Tokens that prefilled tokens attended to.",
+    "kv_read_tokens": "Contexts of decoding turns, summed over the steps.",
 }
 
 KV_GAUGES: Final = {

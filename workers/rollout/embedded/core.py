@@ -70,6 +70,8 @@ class Core:
         self.weights_sha = weights_sha
         self.clock = clock
         self.counters = Counters()
+        self._engaged_since: float | None = None
+        """End of the last step, if turns went on beyond it."""
         context = model.config.max_position_embeddings
         arena = KvArena(arena_shape(model), sizes.pages, model.device)
         self.keys = Keys(arena, sizes, clock)
@@ -141,20 +143,30 @@ class Core:
 
     def step(self, admitting: bool = True) -> None:
         """Advance every running turn by at most one token."""
+        engaged = self.clock() if self._engaged_since is None else self._engaged_since
         self._occupancy.collect()
         if admitting:
             self._admit()
         if not self.rows.running:
+            self.rest()
             return
-        started = self.clock()
+        counters, started = self.counters, self.clock()
         with torch.inference_mode():
             for running in self._passes.prefill(self.model):
                 self._finish(self.rows.running.index(running), Finish.ERROR, NAN_LOGITS)
+            counters.prefill_s += self.clock() - started
             drawn = self._passes.decode(self.model)
         if drawn is not None:
             self._append(drawn)
-        self.counters.steps += 1
-        self.counters.busy_s += self.clock() - started
+        counters.steps += 1
+        ended = self.clock()
+        counters.busy_s += ended - started
+        counters.engaged_s += ended - engaged
+        self._engaged_since = ended if self.rows.running else None
+
+    def rest(self) -> None:
+        """No step follows at once: the time until the next one is nobody's."""
+        self._engaged_since = None
 
     def expire(self) -> float:
         """End what is past its deadline; returns the next deadline, infinite if there is none."""

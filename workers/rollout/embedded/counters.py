@@ -19,3 +19,7 @@ class Counters:
     weight_updates: int = 0
     sync_failures: int = 0
     busy_s: float = 0.0
+    engaged_s: float = 0.0
+    prefill_s: float = 0.0
+    attended_tokens: int = 0
+    kv_read_tokens: int = 0

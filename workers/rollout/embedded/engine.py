@@ -167,6 +167,10 @@ class EmbeddedEngine:
             sync_failures=counters.sync_failures,
             busy_s=counters.busy_s,
             kv=key_stats(core.keys, counters.retractions),
+            engaged_s=counters.engaged_s,
+            prefill_s=counters.prefill_s,
+            attended_tokens=counters.attended_tokens,
+            kv_read_tokens=counters.kv_read_tokens,
         )
 
     def waiting(self) -> tuple[RolloutId, ...]:

@@ -80,6 +80,7 @@ class Passes:
             before = int(rows.kv_length[row])
             self.keys.count_prefill(rows.running[row], before, before + count)
             rows.kv_length[row] = before + count
+            self.slots.counters.attended_tokens += count * before + count * (count + 1) // 2
             self.slots.fill(row)
         self.slots.counters.prefilled_tokens += int(counts.sum())
         self.keys.note_prefill(int(counts.sum()), self.keys.clock() - started)
@@ -141,6 +142,7 @@ class Passes:
         fed = rows.tokens[np.arange(n), kv]
         batch = self._batch(rows.tables[:n], np.where(is_ready, kv, 0)[:, None], is_ready[:, None])
         adapted = self.adapters.of_step(rows.running, self.device)
+        self.slots.counters.kv_read_tokens += int(kv[ready].sum()) + len(ready)
         logits = decode(model, self.attention, batch, self._tensor(fed), adapted)
         chosen = slice(None) if len(ready) == n else ready
         tokens, logprobs = sample(

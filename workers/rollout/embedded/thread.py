@@ -168,6 +168,7 @@ class EngineThread:
             # Who has left meanwhile is not told, and has paused nothing (`_give_up`).
             self._mode = Mode.PAUSED
         if self._mode is Mode.PAUSED:
+            self.core.rest()
             self._settle_drained()
 
     def _give_up(self, drained: Future[None]) -> None:

@@ -16,6 +16,7 @@ RUN = Run(
     max_staleness=2, is_within=True, engines=1, slots=32, kv_pages=560, step_s=10.0, later_step_s=8.0,
     commits_s=[12.0, 20.0], pressure=2.5, demand=1.5, hit_rate=0.9, evictions=5.0, preemptions=1.0,
     sampled_tokens=1000.0, prefilled_tokens=2000.0, engine_busy_share=0.8, generating_share=0.2,
+    engaged_s=16.0, prefill_s=4.0, engine_steps=500.0, attended_tokens=1e5, kv_read_tokens=1e5,
     unplaced_share=0.02, decision_share=0.005, decisions=48, live_max=24,
     staleness={"0": 4}, dropped_groups=0, failed_tries=0, work="aa", load=0.5,
     key="venus", code="c", commit="d", machine="m",

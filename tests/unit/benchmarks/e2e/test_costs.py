@@ -1,8 +1,8 @@
-"""Costs of an engine, from points that were measured and from turns that were recorded."""
+"""Costs of an engine, from points that were measured and from what it counted in a job."""
 
 import pytest
 
-from benchmarks.e2e.costs import Costs, fitted, scale_of
+from benchmarks.e2e.costs import Costs, Work, fitted, scale_of
 from simulation.fitting import Row
 
 
@@ -16,13 +16,15 @@ def test_costs_come_from_prefills_and_decode_steps() -> None:
     assert found.columns == pytest.approx((3e-3, 1e-7, 1e-4, 1e-8))
 
 
-def test_recorded_turns_say_by_which_factor_all_costs_are_dearer() -> None:
-    costs = Costs(1e-2, 0.0, 1e-3)
-    rows = [Row((10.0, 0.0, 100.0, 0.0), 0.2 * factor, 1.0) for factor in (2.0, 4.5)]
-    scale, spread = scale_of(costs, rows)
-    assert scale == pytest.approx(3.0)
-    assert spread == pytest.approx(0.405, abs=1e-3)
+def test_steps_and_prompts_are_dearer_by_factors_of_their_own() -> None:
+    """500 steps and 1e6 tokens read take 5 + 1 s beside nothing, 2,000 tokens 2 + 1 s; 18 and 6 s here."""
+    costs = Costs(1e-2, 1e-6, 1e-3, 1e-6)
+    work = Work(24.0, 6.0, 500.0, 1e6, 2000.0, 1e6)
+    found = scale_of(costs, work)
+    assert [found.decode, found.prefill] == pytest.approx([3.0, 2.0])
+    assert found.of(costs).columns == pytest.approx((3e-2, 3e-6, 2e-3, 2e-6))
 
 
-def test_without_turns_costs_are_as_measured() -> None:
-    assert scale_of(Costs(1e-2, 0.0, 1e-3), []) == (1.0, 0.0)
+def test_without_work_costs_are_as_measured() -> None:
+    found = scale_of(Costs(1e-2, 0.0, 1e-3), Work(0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    assert (found.decode, found.prefill) == (1.0, 1.0)

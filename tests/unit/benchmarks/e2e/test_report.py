@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.e2e.cases import LOW, STEPS, all_cases, spec_of
-from benchmarks.e2e.costs import Costs
+from benchmarks.e2e.costs import Costs, Work
 from benchmarks.e2e.records import Kept, append
 from benchmarks.e2e.report import markdown, report_of, write
 from benchmarks.e2e.simulated import exact_groups, measured, simulated_step_s
@@ -41,29 +41,28 @@ def test_groups_are_as_recorded_also_when_their_task_is_done_again() -> None:
 
 
 def test_a_recorded_job_is_simulated_to_its_last_step() -> None:
-    seconds = simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), kept())
+    seconds = simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), (run(), kept()))
     assert seconds is not None
     # Generation and tools alone take 2.5 s of a rollout.
     assert 2.5 < seconds < 20.0
-    assert seconds == simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), kept())
+    assert seconds == simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), (run(), kept()))
 
 
 def test_without_a_whole_reference_nothing_is_simulated() -> None:
     larger = kept()
     rollout = dict(larger.spec["rollout"])  # type: ignore[call-overload]
     larger.spec["rollout"] = rollout | {"group_size": 3}
-    assert simulated_step_s(run(kv_pages=64, slots=4), larger, kept(), kept()) is None
+    assert simulated_step_s(run(kv_pages=64, slots=4), larger, kept(), (run(), kept())) is None
 
 
-def test_costs_are_fitted_to_all_turns_that_were_recorded() -> None:
-    physics = measured(job(), COSTS)
+def test_costs_are_those_that_the_engine_counted() -> None:
+    """Sixteen steps of 60 ms and 32 tokens of 1.25 ms are the second that each turn took."""
+    work = Work(8.0, 0.32, 128.0, 0.0, 256.0, 0.0)
+    physics = measured(job(), COSTS, work)
     assert physics.turns == 8
-    assert physics.engine.step_s / physics.engine.prefill_token_s == pytest.approx(100.0)
-    # Sixteen steps and thirty-two tokens of prefill took a second in each turn, no step waits for keys.
-    assert physics.engine.step_s * 16 + physics.engine.prefill_token_s * 32 == pytest.approx(
-        1.0, abs=0.01
-    )
-    assert physics.spread < 0.02
+    assert physics.engine.step_s == pytest.approx(0.06)
+    assert physics.engine.prefill_token_s == pytest.approx(1.25e-3)
+    assert physics.spread < 0.03
     assert physics.rates.sync_s == pytest.approx(0.3)
 
 
@@ -87,4 +86,4 @@ def test_the_page_shows_real_beside_simulated_and_what_was_left_out(tmp_path: Pa
 
 def test_without_measured_costs_nothing_is_simulated() -> None:
     bare = replace(kept(), costs=None)
-    assert simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), bare) is None
+    assert simulated_step_s(run(kv_pages=64, slots=4), kept(), kept(), (run(), bare)) is None
