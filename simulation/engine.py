@@ -260,8 +260,11 @@ class ModelledEngine:
     # -- steps -----------------------------------------------------------------------------
 
     def _kv_tokens(self) -> int:
-        """KV of the decoding sequences as the next step reads it, shared prefixes once."""
+        """KV of the decoding sequences as the next step reads it, shared prefixes as the engine does."""
         if self._kv is not None:
+            return self._kv
+        if not self.physics.reads_prefix_once:
+            self._kv = sum([stream.prompt + stream.sampled for stream in self.decoding])
             return self._kv
         total = 0
         seen: set[int] = set()

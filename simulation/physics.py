@@ -32,6 +32,8 @@ class EnginePhysics:
     network_bytes_s: float
     disk_bytes_s: float
     host_tier_tokens: int
+    reads_prefix_once: bool = True
+    """A step reads the prefix that its sequences share once; else each of them reads its own context."""
 
     @property
     def step_floor_s(self) -> float:

@@ -29,6 +29,8 @@ class EngineRates:
     """Tokens that its device tier holds."""
     attended_token_s: float = 0.0
     """Of a token prefilled, for each token that it attends to: behind a long context it is dearer."""
+    reads_prefix_once: bool = True
+    """What a step reads of the prefix that its sequences share (`EnginePhysics`)."""
 
     def physics(self) -> EnginePhysics:
         """The same costs as the modelled engine wants them: bytes a second are tokens a second.
@@ -52,6 +54,7 @@ class EngineRates:
             network_bytes_s=LINK_BYTES_S,
             disk_bytes_s=LINK_BYTES_S,
             host_tier_tokens=0,
+            reads_prefix_once=self.reads_prefix_once,
         )
 
     def scaled(self, factor: float) -> "EngineRates":

@@ -78,7 +78,13 @@ def measured(job: RecordedJob, costs: Costs, work: Work) -> Physics:
     spread = log_spread(rows, columns)
     step_s, kv_token_s, prefill_token_s, attended_token_s = columns
     engine = EngineRates(
-        step_s, kv_token_s, prefill_token_s, job.slots, job.kv_tokens, attended_token_s
+        step_s,
+        kv_token_s,
+        prefill_token_s,
+        job.slots,
+        job.kv_tokens,
+        attended_token_s,
+        reads_prefix_once=False,
     )
     trainer = fit_trainer(job.steps, streams=job.streams)
     crowds = crowds_of(job, waits_of(job), grade_crowds_of(job))
