@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	--durations 25 --durations-min 5
 
-.PHONY: help venv demo up guest doctor test test-slow check accept bench-step bench-engine bench-schedule bench-sandbox bench-e2e openapi format constraints clean
+.PHONY: help venv demo up guest doctor test test-slow check accept bench-step bench-engine bench-schedule bench-sandbox bench-density bench-e2e openapi format constraints clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ endif
 
 bench-sandbox: venv  ## the sandbox pool on recorded memory, one core, minutes; JSON=1, WRITE=1 for docs/benchmarks/
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.sandbox $(if $(JSON),--json) $(if $(WRITE),--write docs/benchmarks)
+
+bench-density: venv  ## 300 paired rollouts of shell, a group at a time and on a full node: no verdict may flip; minutes
+	@$(PY) -m benchmarks.density $(if $(JSON),--json)
 
 bench-e2e: venv  ## strategies on the real stack, by the wall clock (hours; MINUTES=60 bounds a call, the next goes on); QUICK=1: minutes
 ifdef QUICK

@@ -1,0 +1,1 @@
+"""Whether a full node changes results: the same rollouts a group at a time and as many as are admitted."""

@@ -1,0 +1,1 @@
+"""The density run: what agents do, and how two runs are compared."""
