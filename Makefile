@@ -43,7 +43,7 @@ check: venv  ## formatting, lint, types, import contracts, architecture, OpenAPI
 
 accept: venv  ## whole jobs and measured times; FULL=1 for every seed and cell
 	@failed=0; export FULL=$(FULL); \
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m accept --timeout 3600 -s --ignore tests/accept/recovery || failed=1; \
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m accept --timeout 3600 --durations 15 -s --ignore tests/accept/recovery || failed=1; \
 	$(PYTEST) --dist load -m accept tests/accept/recovery || failed=1; \
 	exit $$failed
 

@@ -23,8 +23,9 @@ GROWTH_TOKENS: Final = 256
 """Set aside for the growth of each running turn: a usual turn's output, as in the simulated engine."""
 
 ENTRY_SHARE: Final = 0.11
-"""Of the device, which must stay free beside a turn of which nothing is there: one that enters is pushed out
-by the growth of those before it, and then all of its prefill was for nothing. As in the simulated engine."""
+"""Of the device, which must stay free beside a turn of which nothing is there but its group's prompt: one
+that enters is pushed out by the growth of those before it, and then all of its prefill was for nothing.
+As in the simulated engine."""
 
 ROOM_VALUE: Final = 1.0
 """What room is worth to others, in shares of an engine that is full (`kv.gaps.room_value`): the step time
@@ -202,14 +203,18 @@ class Admission:
         """Pages to run, less those that others who run or are taken before it hold anyway."""
         shared = sum(1 for name in names if name in seen or self._is_locked(name, tick))
         pages = pages_for(min(ticket.length + GROWTH_TOKENS, ticket.end)) - shared
-        is_new = self.rules.eviction is Eviction.CLASSES and not self._is_known(ticket)
-        if is_new and not tick.is_before(ticket):
+        enters = self.rules.eviction is Eviction.CLASSES and not self._has_own(ticket)
+        if enters and not tick.is_before(ticket):
             pages += int(self.table.tree.total * ENTRY_SHARE)
         return pages
 
-    def _is_known(self, ticket: Ticket) -> bool:
-        trajectory = self.table.tree.trajectories.get(ticket.request.rollout_id)
-        return ticket.parked is not None or (trajectory is not None and bool(trajectory.path))
+    def _has_own(self, ticket: Ticket) -> bool:
+        """Whether anything of its context is there that is not its siblings' as well."""
+        if ticket.parked is not None:
+            return True
+        known = self.table.tree.trajectories.get(ticket.request.rollout_id)
+        path = () if known is None else known.path
+        return any(node.page is not None and len(node.references) == 1 for node in reversed(path))
 
     def _is_kept(self, trajectory: Trajectory, pages: int, now: float) -> bool:
         if trajectory.kept_until > now or self.rules.gaps is not Gaps.EXPECTED:

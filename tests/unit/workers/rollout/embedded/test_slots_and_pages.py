@@ -482,6 +482,38 @@ def test_a_prompt_that_nobody_keeps_is_not_paid_for() -> None:
     assert "req_better" in answers
 
 
+@pytest.mark.parametrize("has_own", [True, False], ids=["own page", "prompt alone"])
+def test_a_turn_of_which_only_its_siblings_prompt_is_left_enters_with_room_beside_it(
+    has_own: bool,
+) -> None:
+    """Of 11 pages a running turn holds 5, the next turn of a sibling needs the other 6.
+
+    With one page of its own there it goes on; else it would be pushed out by the next page that the
+    running one takes, and its whole context be computed for nothing.
+    """
+    core = build(3, 11)
+    prompt, rank = tuple(2 + n % 16 for n in range(48)), compose(RankClass.NORMAL, 0, 0)
+    contexts = {}
+    for name, other in (("a", 1), ("b", 2)):
+        ids = (*prompt, *(other,) * 17)
+        found = turn(core, name, ids=ids, rollout_id=name, max_tokens=4, rank=rank)
+        contexts[name] = (*ids, *found.token_ids)
+    tree = core.keys.table.tree
+    while len(path := tree.trajectories[RolloutId("b")].path) > 3 + has_own:
+        tree._leave(path[-1], EvictReason.PROMPT)
+    answers: Answers = {}
+    submit(core, request("c", (19,) * 72, rank=rank, max_tokens=8), answers)
+    core.step()
+    ids = (*contexts["b"], *(7,) * (88 - len(contexts["b"])))
+    submit(core, request("b", ids, rollout_id="b", rank=rank, max_tokens=8), answers)
+    for ticket in core.waiting.values():
+        core.keys.prepare(ticket, core.served_sha(ticket))
+    decision = core.keys.admission.decided(0.0, core.waiting.values(), core.rows.running, 2)
+    assert len(decision.admitted) == has_own
+    drain(core)
+    assert set(answers) == {"req_b", "req_c"}
+
+
 def test_a_turn_that_is_admitted_first_takes_no_page_of_the_next_one() -> None:
     # Orders uses, and stays far below the time after which a fetch that a busy machine delays is late.
     ticks = itertools.count()
