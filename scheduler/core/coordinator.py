@@ -63,7 +63,7 @@ from scheduler.core import (
     weights,
 )
 from scheduler.core.holdings import hold_sandbox, note_tokens
-from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
+from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord
 from scheduler.core.refusals import Refusal, RefusalReason
 from scheduler.core.state import Pass, State
 
@@ -130,7 +130,7 @@ class Coordinator:
                 for other in self._state.jobs.values()
                 for group in other.groups.values()
                 for rollout in group.rollouts
-                if group.node == host.host_id and rollout.sandbox is not SandboxState.WANTED
+                if rollout.node == host.host_id
             )
         return [
             *unsent,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from domain.commands import ForkSandboxes, OpenGroup
-from domain.ids import GroupId, JobId, group_id, rollout_id
+from domain.ids import GroupId, HostId, JobId, group_id, rollout_id
 from domain.states import Purpose
 from scheduler.core import evaluation, fair_share, pacing, roster
 from scheduler.core.holdings import move_to_node, sandboxes_free, take_sandbox
@@ -185,7 +185,7 @@ def _fork(
         node = min(run.state.nodes(), key=lambda node: (node.load, node.host_id))
         move_to_node(run.state, group, node.host_id)
     for rollout in members:
-        take_sandbox(run.state, job, group, rollout, SandboxState.ASKED)
+        take_sandbox(run.state, job, (group, rollout), SandboxState.ASKED, node.host_id)
         rollout.asked_at = rollout.progress_at = run.now
     run.emit(fork_command(group, node, members))
 
@@ -204,17 +204,17 @@ def fork_command(
 
 def repeat_forks(run: Pass, job: JobRecord, node: HostRecord | None = None) -> None:
     """Ask again for what a node has not answered: all of a node that came back, else the overdue."""
-    asked: dict[GroupId, tuple[HostRecord, GroupRecord, list[RolloutRecord]]] = {}
+    asked: dict[tuple[GroupId, HostId], tuple[HostRecord, GroupRecord, list[RolloutRecord]]] = {}
     for name in job.asked:
         found = run.state.find_rollout(name)
         assert found is not None, name
         _, group, rollout = found
         if node is None and run.now - rollout.asked_at <= FORK_REPEAT_S:
             break
-        host = None if group.node is None else run.state.hosts.get(group.node)
+        host = None if rollout.node is None else run.state.hosts.get(rollout.node)
         if host is None or not host.is_live or (node is not None and host is not node):
             continue
-        asked.setdefault(group.group_id, (host, group, []))[2].append(rollout)
+        asked.setdefault((group.group_id, host.host_id), (host, group, []))[2].append(rollout)
     for host, group, members in asked.values():
         members.sort(key=lambda rollout: rollout.index)
         for rollout in members:

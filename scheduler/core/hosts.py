@@ -121,8 +121,9 @@ def _adopt_sandbox(
         return
     if group.node is None:
         move_to_node(run.state, group, host.host_id)
-    if group.node == host.host_id and (is_wanted or rollout.sandbox is not SandboxState.WANTED):
-        take_sandbox(run.state, job, group, rollout, SandboxState.READY)
+    is_lost_sight_of = is_wanted or rollout.sandbox is SandboxState.UNKNOWN
+    if rollout.node == host.host_id or is_lost_sight_of:
+        take_sandbox(run.state, job, (group, rollout), SandboxState.READY, host.host_id)
         wait_for_place(job, rollout)
 
 
@@ -138,8 +139,8 @@ def _ask_for_missing(
         assert found is not None, rollout_id
         _, group, rollout = found
         is_held = (rollout_id, rollout.try_) in holds
-        if group.node == host.host_id and not is_held:
-            take_sandbox(run.state, job, group, rollout, SandboxState.ASKED)
+        if rollout.node == host.host_id and not is_held:
+            take_sandbox(run.state, job, (group, rollout), SandboxState.ASKED, host.host_id)
             del job.ready[rollout_id]
 
 
@@ -193,9 +194,11 @@ def _lose_node(run: Pass, node: HostId) -> None:
     """
     finish_loss(run, node)
     for job in list(run.state.jobs.values()):
-        hit = [group for group in job.groups.values() if group.node == node]
-        run.state.bereft.update((group.group_id, node) for group in hit)
-        if any(True for group in hit for _ in failures.holding(group)):
+        hit = [g for g in job.groups.values() if g.node == node or node in g.held_on]
+        for group in hit:
+            lost = run.state.bereft.get(group.group_id, ())
+            run.state.bereft[group.group_id] = (*lost, node)
+        if any(True for group in hit for _ in failures.holding_on(group, node)):
             failures.count_try(run, job, f"{End.SANDBOX_LOST}: node_agent_lost")
         grading.fail_grades_on(run, job, node)
         run.touch(job)
@@ -211,19 +214,21 @@ def go_on_with_losses(run: Pass) -> None:
 
 def finish_loss(run: Pass, node: HostId) -> None:
     """End all tries of this lost node: its id stands for another process from now on."""
-    for group_id in [group_id for group_id, lost in run.state.bereft.items() if lost == node]:
+    for group_id in [group_id for group_id, lost in run.state.bereft.items() if node in lost]:
         _bereave(run, group_id)
 
 
 def _bereave(run: Pass, group_id: GroupId) -> None:
-    lost = run.state.bereft.pop(group_id)
+    nodes = run.state.bereft.pop(group_id)
     found = run.state.find_group(group_id)
-    if found is None or found[1].node != lost:
+    if found is None:
         return
     job, group = found
-    for rollout in failures.holding(group):
-        failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
-    move_to_node(run.state, group, None)
+    for node in nodes:
+        for rollout in failures.holding_on(group, node):
+            failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
+        if group.node == node:
+            move_to_node(run.state, group, next(iter(group.held_on), None))
     run.touch(job)
 
 

@@ -64,6 +64,8 @@ class RolloutRecord:
     failed_tries: int = 0
     engine_losses: int = 0
     sandbox: SandboxState = SandboxState.WANTED
+    node: HostId | None = None
+    """Node of the current try's sandbox; None while it has none, or nobody knows where."""
     host: HostId | None = None
     expected_on: HostId | None = None
     """Restored placement whose host has neither joined nor been lost yet."""
@@ -121,6 +123,9 @@ class GroupRecord:
     task: int | None = None
     """Number of its task (`SandboxReady.task`); None until it is told."""
     node: HostId | None = None
+    """Its home: where its members go first. Some are elsewhere when no node takes all (`node_rooms.py`)."""
+    held_on: dict[HostId, int] = field(default_factory=dict)
+    """Sandboxes that its members hold on each node."""
     engine: HostId | None = None
     grade_epoch: int = 0
     grade_failures: int = 0

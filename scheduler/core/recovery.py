@@ -210,7 +210,7 @@ def _restore_holdings(
     if job.gang is None:
         return
     if any(True for _ in run.state.expected_hosts(HostKind.NODE, None)):
-        take_sandbox(run.state, job, group, rollout, SandboxState.UNKNOWN)
+        take_sandbox(run.state, job, (group, rollout), SandboxState.UNKNOWN, None)
         job.unsettled[rollout.rollout_id] = None
     engines = {h.host_id for h in run.state.expected_hosts(HostKind.ENGINE, job.attempt_id)}
     if row.hop > 0 and engines:

@@ -138,7 +138,7 @@ def _check_rollout(
     found = state.find_rollout(event.rollout_id)
     if found is None:
         return FOREIGN
-    _, group, rollout = found
+    _, _, rollout = found
     is_reread = isinstance(event, RolloutClosed) and event.reread
     if not rollout.is_open:
         return Refusal(RefusalReason.CLOSED)
@@ -148,7 +148,7 @@ def _check_rollout(
         return Refusal(RefusalReason.TRY, f"{event.try_} is not {rollout.try_}")
     if isinstance(event, SandboxReady):
         node = state.hosts.get(event.node)
-        if node is None or node.epoch != event.node_epoch or group.node != event.node:
+        if node is None or node.epoch != event.node_epoch or rollout.node != event.node:
             return Refusal(RefusalReason.EPOCH)
         is_awaited = rollout.sandbox in (SandboxState.ASKED, SandboxState.UNKNOWN)
         return None if is_awaited else DUPLICATE

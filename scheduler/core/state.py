@@ -46,8 +46,8 @@ class State:
     """Jobs that may want sandboxes: touched since they were last found to want none."""
     backlog: dict[JobId, None] = field(default_factory=dict)
     """Jobs of which a step left work to the next ones, so that no step takes long."""
-    bereft: dict[GroupId, HostId] = field(default_factory=dict)
-    """Groups whose lost node still has to be folded in."""
+    bereft: dict[GroupId, tuple[HostId, ...]] = field(default_factory=dict)
+    """Groups whose lost nodes still have to be folded in."""
     is_grant_cut: bool = False
     """The last grant reached its bound; the next event goes on with it."""
     live_nodes: list[HostRecord] | None = None

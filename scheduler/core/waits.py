@@ -158,7 +158,7 @@ def _without_place(
             (held, ("kv_tokens", sum(engine.kv_tokens for engine in engines))),
         )
     nodes = state.nodes()
-    if all(node.host_id != group.node for node in nodes):
+    if all(node.host_id != rollout.node for node in nodes):
         return Wait(WaitReason.WAITS_FOR_NODE, (("nodes", len(nodes)),))
     if group.is_training:
         serving = [e for e in engines if is_current(job, e) and e.version >= group.policy_version]
