@@ -65,6 +65,8 @@ class HostSnapshot:
     to single departures from."""
     sandboxes: tuple[str, ...] = ()
     """Rollout tries that a node agent holds, as `rollout_id/try`."""
+    starting: tuple[str, ...] = ()
+    """Tries whose sandbox it makes now, the same way."""
     kv_tokens: int = 0
     """Tokens that an engine's device tier holds; 0 where it cannot be said in tokens."""
     may_migrate: bool = False

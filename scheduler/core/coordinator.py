@@ -22,11 +22,13 @@ from domain.events import (
     EngineSyncFailed,
     EvaluationScored,
     Event,
+    ForksDeclined,
     GradeFailed,
     GroupGraded,
     HostJoined,
     HostLost,
     JobSubmitted,
+    NodeReported,
     PayloadLost,
     RolloutClosed,
     SandboxReady,
@@ -180,6 +182,10 @@ def _fold(run: Pass, event: Event) -> None:
             hosts.join(run, event)
         case HostLost():
             hosts.lose(run, event.host_id, event.epoch, event.cause)
+        case NodeReported():
+            run.grants_wanted |= run.state.rooms.report(event.host_id, event.room)
+        case ForksDeclined():
+            forks.decline(run, event)
         case GroupGraded() | GradeFailed():
             _fold_grade(run, event)
         case EngineSynced() | EngineSyncFailed():
@@ -210,7 +216,7 @@ def _fold_rollout(
         case TurnFinished():
             _finish_turn(run, found, event)
         case SandboxReady():
-            hold_sandbox(job, rollout)
+            hold_sandbox(run.state, job, rollout)
             order.note_task(run, job, group, event.task)
             placement.wait_for_place(job, rollout)
             run.touch(job)

@@ -5,6 +5,7 @@ Counters of jobs and hosts change here and nowhere else, so that in use + free =
 
 from domain.ids import HostId
 from domain.states import HostKind
+from sandboxes.core.names import PlacementId
 from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import State
 
@@ -20,15 +21,22 @@ def take_sandbox(
     member: tuple[GroupRecord, RolloutRecord],
     known: SandboxState,
     node: HostId | None,
+    part: PlacementId | None = None,
 ) -> None:
-    """The current try holds a sandbox from now on, known as asked, ready or unknown, on this node."""
+    """The current try holds a sandbox from now on, known as asked, ready or unknown, on this node.
+
+    `part` holds its room there; one that is asked for again has lost what held it.
+    """
     group, rollout = member
     assert known is not SandboxState.WANTED, rollout.rollout_id
+    if known is SandboxState.ASKED:
+        _leave_part(state, rollout)
+        rollout.part = part
     if rollout.sandbox is SandboxState.WANTED:
         job.sandboxes += 1
         state.sandboxes += 1
     _move(state, group, rollout, node)
-    _know_sandbox(job, rollout, known)
+    _know_sandbox(state, job, rollout, known)
     job.wanting.pop(rollout.rollout_id, None)
 
 
@@ -38,17 +46,29 @@ def give_sandbox(state: State, job: JobRecord, group: GroupRecord, rollout: Roll
         job.sandboxes -= 1
         state.sandboxes -= 1
     _move(state, group, rollout, None)
-    _know_sandbox(job, rollout, SandboxState.WANTED)
+    _leave_part(state, rollout)
+    _know_sandbox(state, job, rollout, SandboxState.WANTED)
 
 
-def hold_sandbox(job: JobRecord, rollout: RolloutRecord) -> None:
+def hold_sandbox(state: State, job: JobRecord, rollout: RolloutRecord) -> None:
     """A node holds the sandbox that was asked for."""
-    _know_sandbox(job, rollout, SandboxState.READY)
+    _know_sandbox(state, job, rollout, SandboxState.READY)
 
 
-def _know_sandbox(job: JobRecord, rollout: RolloutRecord, known: SandboxState) -> None:
+def _leave_part(state: State, rollout: RolloutRecord) -> None:
+    """Its room on its node is not held for it any more."""
+    if rollout.part is not None:
+        state.rooms.give_back(rollout.part, rollout.sandbox is SandboxState.READY)
+        rollout.part = None
+
+
+def _know_sandbox(
+    state: State, job: JobRecord, rollout: RolloutRecord, known: SandboxState
+) -> None:
     if rollout.sandbox is SandboxState.ASKED:
         job.asked.pop(rollout.rollout_id, None)
+        if rollout.part is not None and known is SandboxState.READY:
+            state.rooms.answered(rollout.part)
     rollout.sandbox = known
     if known is SandboxState.ASKED:
         job.asked[rollout.rollout_id] = None

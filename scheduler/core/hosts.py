@@ -7,6 +7,7 @@ loss was not seen: the old epoch is lost first.
 from itertools import islice
 from typing import Final
 
+from domain.commands import ReleaseSandboxes
 from domain.events import HeldRollout, HostJoined
 from domain.ids import AttemptId, GroupId, HostId, RolloutId, attempt_of_host
 from domain.ids import host_id as host_id_of
@@ -95,11 +96,14 @@ def trainer_id(attempt: AttemptId) -> HostId:
 
 def _join_node(run: Pass, host: HostRecord, held: tuple[HeldRollout, ...]) -> None:
     """Tries that the node holds are ready; those that it does not hold are asked for again."""
-    holds = {(entry.rollout_id, entry.try_) for entry in held}
+    holds = {(entry.rollout_id, entry.try_) for entry in held if not entry.is_starting}
+    surplus = []
     for entry in held:
         found = run.state.find_rollout(entry.rollout_id)
-        if found is not None:
-            _adopt_sandbox(run, found, host, entry)
+        if found is not None and not _adopt_sandbox(run, found, host, entry):
+            surplus.append((entry.rollout_id, entry.try_))
+    if surplus:
+        run.emit(ReleaseSandboxes(host.host_id, host.epoch, tuple(surplus)))
     for job in run.state.jobs.values():
         _ask_for_missing(run, job, host, holds)
         forks.repeat_forks(run, job, host)
@@ -114,17 +118,24 @@ def _adopt_sandbox(
     found: tuple[JobRecord, GroupRecord, RolloutRecord],
     host: HostRecord,
     entry: HeldRollout,
-) -> None:
+) -> bool:
+    """Take it up where nobody knows of a sandbox of this try; False when another node was asked for it."""
     job, group, rollout = found
     is_wanted = rollout.sandbox is SandboxState.WANTED and not job.is_drained
     if not rollout.is_open or rollout.is_closing or rollout.try_ != entry.try_:
-        return
+        return True
     if group.node is None:
         move_to_node(run.state, group, host.host_id)
     is_lost_sight_of = is_wanted or rollout.sandbox is SandboxState.UNKNOWN
-    if rollout.node == host.host_id or is_lost_sight_of:
+    if not is_lost_sight_of and rollout.node != host.host_id:
+        return rollout.node is None
+    if not entry.is_starting:
         take_sandbox(run.state, job, (group, rollout), SandboxState.READY, host.host_id)
         wait_for_place(job, rollout)
+    elif is_lost_sight_of:
+        take_sandbox(run.state, job, (group, rollout), SandboxState.ASKED, host.host_id)
+        rollout.asked_at = run.now
+    return True
 
 
 def _ask_for_missing(
@@ -193,6 +204,7 @@ def _lose_node(run: Pass, node: HostId) -> None:
     The death is one failure of the job, however many tries it ended: it says nothing of them.
     """
     finish_loss(run, node)
+    run.state.rooms.leave(node)
     for job in list(run.state.jobs.values()):
         hit = [g for g in job.groups.values() if g.node == node or node in g.held_on]
         for group in hit:

@@ -38,6 +38,14 @@ def check(state: State) -> None:
         _check_hosts(state, job)
     known = {name: group.group_id for name, (_, group, _) in state.members.items()}
     hold(known == members, "index of members differs from the open groups")
+    parts = Counter(
+        rollout.part
+        for job in state.jobs.values()
+        for group in job.groups.values()
+        for rollout in group.rollouts
+    )
+    rooms = state.rooms.holding()
+    hold(all(parts[name] == held for name, held in rooms.items()), "rooms held on nodes")
     held = sum(job.sandboxes for job in state.jobs.values())
     hold(state.sandboxes == held, f"sandboxes of all jobs are {held}")
     nodes = state.live_nodes

@@ -13,6 +13,7 @@ from domain.states import Desired, HostKind, JobState
 from scheduler.core import evaluation, gangs, grading, hosts, lifecycle, roster
 from scheduler.core.fair_share import Tenancy
 from scheduler.core.holdings import take_sandbox
+from scheduler.core.node_rooms import NodeRooms
 from scheduler.core.records import (
     Checkpointing,
     EvaluationRun,
@@ -47,6 +48,7 @@ def restore(run: Pass, event: StateRestored) -> None:
     state.hungry.clear()
     state.backlog.clear()
     state.bereft.clear()
+    state.rooms = NodeRooms()
     state.sandboxes = 0
     state.note_hosts(None)
     state.arrivals = 0

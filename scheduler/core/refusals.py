@@ -15,11 +15,13 @@ from domain.events import (
     EngineSyncFailed,
     EvaluationScored,
     Event,
+    ForksDeclined,
     GradeFailed,
     GroupGraded,
     HostJoined,
     HostLost,
     JobSubmitted,
+    NodeReported,
     PayloadLost,
     RolloutClosed,
     SandboxReady,
@@ -81,6 +83,8 @@ def check(state: State, event: Event) -> Refusal | None:
             return _check_budget(state, event)
         case HostJoined() | HostLost():
             return _check_host(state, event)
+        case NodeReported() | ForksDeclined():
+            return _check_node(state, event)
         case GroupGraded() | GradeFailed():
             return _check_grade(state, event)
         case EngineSynced() | EngineSyncFailed():
@@ -129,6 +133,21 @@ def _check_host(state: State, event: HostJoined | HostLost) -> Refusal | None:
     least = max(highest.get(event.host_id, 0), lost.get(event.host_id, -1) + 1)
     if event.epoch < least:
         return Refusal(RefusalReason.EPOCH, f"{event.epoch} < {least}")
+    return None
+
+
+def _check_node(state: State, event: NodeReported | ForksDeclined) -> Refusal | None:
+    if isinstance(event, NodeReported):
+        name, epoch = event.host_id, event.epoch
+    else:
+        name, epoch = event.node, event.node_epoch
+        if state.find_group(event.group_id) is None:
+            return FOREIGN
+    host = state.hosts.get(name)
+    if host is None or host.kind is not HostKind.NODE:
+        return FOREIGN
+    if host.epoch != epoch or not host.is_live:
+        return Refusal(RefusalReason.EPOCH, f"{epoch} is not {host.epoch}")
     return None
 
 

@@ -6,16 +6,18 @@
 | data server | requests of rollout hosts | the process |
 | reaper | time, Postgres | the process |
 | sampler | time, `/proc` | the process |
+| teller | time, the account | the process |
 """
 
 import asyncio
 import secrets
 import shutil
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from domain.events import NodeReported
 from domain.ids import AttemptId
 from domain.states import HostKind
 from domain.wire import Fork, Grade, HostSnapshot, Release, ReleaseAttempt
@@ -28,10 +30,11 @@ from sandboxes.node.account import make_account
 from sandboxes.node.elastic import as_elastic
 from sandboxes.node.machine import Machine, cores
 from sandboxes.node.reaper import Orphans, Reaper
-from sandboxes.node.registry import TryKey, TryState
+from sandboxes.node.registry import HeldTry, TryKey, TryState
 from sandboxes.node.relief import Lose, Relief
 from sandboxes.node.sampler import Sampler
 from sandboxes.node.slots import Slots
+from sandboxes.node.telling import RoomTeller
 from sandboxes.ports import Runtime
 from sandboxes.runtimes.process import ProcessRuntime
 from sandboxes.runtimes.qemu import QemuRuntime
@@ -71,6 +74,7 @@ class NodeAgent:
     starter: EnvironmentStarter
     output: OutputBook
     sampler: Sampler
+    teller: RoomTeller
     capacity: int
     data_key: str
     data_address: str = ""
@@ -98,9 +102,10 @@ class NodeAgent:
         self.output.released(frame.attempt_id)
 
     def snapshot(self) -> HostSnapshot:
-        """All that is held. Failures are told again right after it: their frames may be lost."""
+        """All that is held. Failures are told again right after it, their frames may be lost, and rooms."""
         registry = self.holdings.registry
         asyncio.get_running_loop().call_soon(self._tell_failures)
+        asyncio.get_running_loop().call_soon(self.teller.dialled)
         held = registry.in_state(TryState.READY, TryState.SEALED)
         return HostSnapshot(
             host_id=self.context.host_id,
@@ -110,7 +115,8 @@ class NodeAgent:
             slots=self.capacity,
             data_address=self.data_address,
             data_key=self.data_key,
-            sandboxes=tuple(f"{one.key.rollout_id}/{one.key.try_}" for one in held),
+            sandboxes=_names(held),
+            starting=_names(registry.in_state(TryState.FORKING)),
         )
 
     def figures(self) -> dict[str, float]:
@@ -138,6 +144,10 @@ class NodeAgent:
     def _tell_failures(self) -> None:
         for held in self.holdings.registry.in_state(TryState.FAILED):
             self.holdings.tell_failure(held)
+
+
+def _names(tries: Iterable[HeldTry]) -> tuple[str, ...]:
+    return tuple(f"{one.key.rollout_id}/{one.key.try_}" for one in tries)
 
 
 async def serve(context: HostContext) -> None:
@@ -187,6 +197,13 @@ async def serve(context: HostContext) -> None:
         starter=starter,
         output=output,
         sampler=sampler,
+        teller=RoomTeller(
+            sampler.relief.account,
+            slots,
+            pressure=lambda: sampler.pressure,
+            tell=lambda room: link.send(NodeReported(context.host_id, context.epoch, room)),
+            clock=clock,
+        ),
         capacity=slots.capacity,
         data_key=secrets.token_hex(DATA_KEY_BYTES),
     )
@@ -195,6 +212,7 @@ async def serve(context: HostContext) -> None:
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
     loops = [link.run(), reaper.run(), sampler.run(), outbox.run(), printed.run()]
+    loops.append(agent.teller.run())
     try:
         await _until_over(context, holdings, loops)
     finally:

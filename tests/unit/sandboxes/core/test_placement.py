@@ -7,8 +7,9 @@ import pytest
 from domain.ids import OrganizationId
 from domain.sandbox import SandboxPurpose
 from sandboxes.core.admission import Refused, Resource, Why
+from sandboxes.core.asks import GroupAsk, NodeReport, Placement
 from sandboxes.core.names import NodeId, TemplateId
-from sandboxes.core.placement import GroupAsk, NodeReport, Placement, Pool
+from sandboxes.core.placement import Pool
 from sandboxes.core.rooms import FEW, Holders, RoomTree
 from tests.unit.sandboxes.core.made import ask, report
 
