@@ -237,8 +237,10 @@ class Pool:
         return self._grading_reserve_bytes if ask.purpose is SandboxPurpose.GRADER else 0.0
 
     def _tries(self, ask: GroupAsk, count: int) -> Iterator[tuple[float, Rooms]]:
-        """Buckets from the cheapest: by cost, then pressure."""
-        holding: Mapping[Bucket, Rooms] = self._holding.get(ask.template, {})
+        """Buckets from the cheapest: by cost, then pressure. A template without pages is nowhere cheaper."""
+        holding: Mapping[Bucket, Rooms] = {}
+        if ask.template_bytes:
+            holding = self._holding.get(ask.template, {})
         found: list[tuple[float, int, int, Rooms]] = []
         for index, bucket in enumerate(self._buckets):
             overhead_bytes, step = bucket
