@@ -55,7 +55,7 @@ class TemplateRoom:
 
     name: str
     each_bytes: int
-    """Room for one more sandbox, by what ended ones have taught."""
+    """Room for a sandbox alone on a node, by what ended ones have taught."""
     shared_bytes: int
     """Working set of its snapshot."""
     is_present: bool
@@ -80,7 +80,7 @@ class NodeRoom:
     """Others' use of the machine."""
     room_bytes: int
     largest_bytes: int
-    """Room of the same node if it were empty."""
+    """Room of the same node if it held no sandbox."""
     places: int
     """Sandboxes that it would still take by their number alone."""
     places_max: int

@@ -12,7 +12,7 @@ from typing import Final
 from domain.sandbox import NodeRoom, SandboxPurpose, TemplateRoom
 from infra.clock import Clock
 from sandboxes.core.names import MIB, TemplateId
-from sandboxes.core.reserve import pooled_bytes
+from sandboxes.core.reserve import alone_bytes, pooled_bytes
 from sandboxes.node.account import NodeAccount
 from sandboxes.node.sampler import SAMPLE_S
 from sandboxes.node.slots import Slots
@@ -34,6 +34,7 @@ def room_of(account: NodeAccount, slots: Slots, pressure: float) -> NodeRoom:
     """The account as the leader needs it."""
     ledger, pages = account.ledger, account.ledger.pages
     rules, load = ledger.rules, ledger.load()
+    kept = rules.grading_reserve_bytes + pages.other_bytes
     each = pages.overhead_bytes / len(pages) if len(pages) else 0.0
     return NodeRoom(
         capacity_bytes=pages.capacity_bytes,
@@ -43,7 +44,7 @@ def room_of(account: NodeAccount, slots: Slots, pressure: float) -> NodeRoom:
         overhead_bytes=pages.overhead_bytes,
         other_bytes=pages.other_bytes,
         room_bytes=round(account.room_bytes()),
-        largest_bytes=round(rules.packing * pages.capacity_bytes) - rules.grading_reserve_bytes,
+        largest_bytes=round(rules.packing * pages.capacity_bytes) - kept,
         places=slots.free(SandboxPurpose.AGENT),
         places_max=slots.most(SandboxPurpose.AGENT),
         each_overhead_bytes=OVERHEAD_STEP * round(each / OVERHEAD_STEP),
@@ -66,7 +67,7 @@ def _template(account: NodeAccount, template: TemplateId) -> TemplateRoom:
     growth = account.ledger.growth_of(template)
     return TemplateRoom(
         name=template,
-        each_bytes=math.ceil(growth.growth(0).reserve_bytes),
+        each_bytes=math.ceil(alone_bytes(growth.growth(0))),
         shared_bytes=account.shared_bytes(template),
         is_present=account.ledger.pages.has_template(template),
         rollouts=growth.rollouts,

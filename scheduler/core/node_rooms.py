@@ -7,9 +7,12 @@ A part is what one decision sent to a node. Its room is taken off until the node
 the last of its members was answered: a report holds all that the node said before it was ready. A
 part of which nothing began gives its room back at once.
 
-Real nodes admit no CPU; the pool's second resource is the number of sandboxes that a node still takes.
+A member counts as it would on a node of its own, so that what is placed is refused by no estimate;
+what pools with others comes back with the report. Real nodes admit no CPU; the pool's second resource
+is the number of sandboxes that a node still takes.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +24,7 @@ from sandboxes.core.asks import GroupAsk, NodeReport, Placement
 from sandboxes.core.growth import GrowthModel
 from sandboxes.core.names import NodeId, PlacementId, TemplateId
 from sandboxes.core.placement import Pool
+from sandboxes.core.reserve import alone_bytes
 
 NODES_MAX: Final = 4_096
 """Nodes that are placed on; reports of more are left out, as if these nodes had not joined."""
@@ -182,8 +186,8 @@ class NodeRooms:
         known = self._templates.get(declared.name)
         if known is not None:
             return known[1]
-        prior = GrowthModel(declared.ceiling_bytes).growth(0)
-        return TemplateRoom(declared.name, round(prior.reserve_bytes), 0, False, 0)
+        prior = alone_bytes(GrowthModel(declared.ceiling_bytes).growth(0))
+        return TemplateRoom(declared.name, math.ceil(prior), 0, False, 0)
 
 
 def _report_of(node: HostId, room: NodeRoom) -> NodeReport:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from domain.events import NodeReported
-from domain.ids import AttemptId
+from domain.ids import AttemptId, node_index
 from domain.states import HostKind
 from domain.wire import Fork, Grade, HostSnapshot, Release, ReleaseAttempt
 from infra.clock import SystemClock
@@ -156,7 +156,10 @@ async def serve(context: HostContext) -> None:
     database = Database(settings.database_url)
     blobs = Blobs(settings.object_store_url)
     runtime = make_runtime(settings, scratch_folder(settings.home, context))
-    sampler = _sampler(settings.limits, runtime, lambda key, cause: holdings.lose(key, cause))
+    named = settings.memory_of_node(node_index(context.host_id))
+    sampler = _sampler(
+        settings.limits, named, runtime, lambda key, cause: holdings.lose(key, cause)
+    )
     slots = sampler.slots
     packages = Packages(blobs, settings.home / "packages")
     link = LeaderLink(
@@ -228,9 +231,8 @@ async def serve(context: HostContext) -> None:
         await database.close()
 
 
-def _sampler(limits: Limits, runtime: Runtime, lose: Lose) -> Sampler:
+def _sampler(limits: Limits, named: int, runtime: Runtime, lose: Lose) -> Sampler:
     """Of the memory that is named, all of it, or of what is found here, less what others use."""
-    named = limits.node_memory_bytes
     capacity = named or Machine().capacity_bytes()
     account = make_account(capacity, cores(), GRADING_RESERVE, owns_all=bool(named))
     slots = Slots(limits.sandboxes, GRADING_RESERVE, account)

@@ -12,9 +12,9 @@ from tests.simulation.plans import plan
 from tests.unit.scheduler.core.bench import Bench
 
 EACH: Final = 50
-"""Half of the ceiling: what the prior says of a template that nobody has measured."""
+"""The ceiling: so much may a template that nobody has measured need, by the prior."""
 
-TEMPLATE: Final = SandboxTemplate("version/agent", 2 * EACH)
+TEMPLATE: Final = SandboxTemplate("version/agent", EACH)
 
 
 def job(name: str = "a", **changes: Any) -> JobPlan:

@@ -251,7 +251,7 @@ def test_without_templates_or_reports_nodes_are_chosen_by_counts() -> None:
 
 
 def test_a_mixed_job_is_placed_by_its_largest_template() -> None:
-    larger = replace(job().templates[0], name="other/agent", ceiling_bytes=6 * EACH)
+    larger = replace(job().templates[0], name="other/agent", ceiling_bytes=3 * EACH)
     bench = bench_of(room(5 * EACH), plans=(job(templates=(*job().templates, larger)),))
     assert bench.found(ForkSandboxes, bench.commands) == []
     numbers = dict(waits.next_group(bench.core.state, bench.job(), bench.now)[1])
