@@ -25,7 +25,7 @@ from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
 from infra.logging import get_logger
-from infra.settings import Limits, SandboxKind, Settings
+from infra.settings import SandboxKind, Settings
 from sandboxes.node.account import make_account
 from sandboxes.node.elastic import as_elastic
 from sandboxes.node.machine import Machine, cores
@@ -156,10 +156,7 @@ async def serve(context: HostContext) -> None:
     database = Database(settings.database_url)
     blobs = Blobs(settings.object_store_url)
     runtime = make_runtime(settings, scratch_folder(settings.home, context))
-    named = settings.memory_of_node(node_index(context.host_id))
-    sampler = _sampler(
-        settings.limits, named, runtime, lambda key, cause: holdings.lose(key, cause)
-    )
+    sampler = _sampler(context, runtime, lambda key, cause: holdings.lose(key, cause))
     slots = sampler.slots
     packages = Packages(blobs, settings.home / "packages")
     link = LeaderLink(
@@ -200,13 +197,7 @@ async def serve(context: HostContext) -> None:
         starter=starter,
         output=output,
         sampler=sampler,
-        teller=RoomTeller(
-            sampler.relief.account,
-            slots,
-            pressure=lambda: sampler.pressure,
-            tell=lambda room: link.send(NodeReported(context.host_id, context.epoch, room)),
-            clock=clock,
-        ),
+        teller=_teller(context, sampler, link),
         capacity=slots.capacity,
         data_key=secrets.token_hex(DATA_KEY_BYTES),
     )
@@ -214,8 +205,8 @@ async def serve(context: HostContext) -> None:
     agent.data_address = await server.open()
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
-    loops = [link.run(), reaper.run(), sampler.run(), outbox.run(), printed.run()]
-    loops.append(agent.teller.run())
+    loops = [link.run(), reaper.run(), sampler.run(), agent.teller.run()]
+    loops += [outbox.run(), printed.run()]
     try:
         await _until_over(context, holdings, loops)
     finally:
@@ -231,12 +222,24 @@ async def serve(context: HostContext) -> None:
         await database.close()
 
 
-def _sampler(limits: Limits, named: int, runtime: Runtime, lose: Lose) -> Sampler:
+def _sampler(context: HostContext, runtime: Runtime, lose: Lose) -> Sampler:
     """Of the memory that is named, all of it, or of what is found here, less what others use."""
+    settings = context.settings
+    named = settings.memory_of_node(node_index(context.host_id))
     capacity = named or Machine().capacity_bytes()
     account = make_account(capacity, cores(), GRADING_RESERVE, owns_all=bool(named))
-    slots = Slots(limits.sandboxes, GRADING_RESERVE, account)
+    slots = Slots(settings.limits.sandboxes, GRADING_RESERVE, account)
     return Sampler(runtime, slots, Relief(account, as_elastic(runtime), lose), SystemClock())
+
+
+def _teller(context: HostContext, sampler: Sampler, link: LeaderLink) -> RoomTeller:
+    return RoomTeller(
+        sampler.relief.account,
+        sampler.slots,
+        pressure=lambda: sampler.pressure,
+        tell=lambda room: link.send(NodeReported(context.host_id, context.epoch, room)),
+        clock=sampler.clock,
+    )
 
 
 async def _until_over(
