@@ -88,6 +88,8 @@ class HostJoined:
     """Tokens that an engine's device tier holds; 0 when unknown: its pressure is then never computed."""
     may_migrate: bool = False
     """Whether the engine lets rollouts go to other engines, and takes theirs, between turns."""
+    room: NodeRoom | None = None
+    """A node's account as it joins: nothing is sent to it by counts before it said its room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class HostLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeReported:
-    """A node's account as it stands; told after each dial, when it changed, and now and then.
+    """A node's account as it stands; told when it changed, and now and then.
 
     It holds every try whose `SandboxReady` the node sent before it.
     """

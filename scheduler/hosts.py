@@ -181,6 +181,7 @@ class Hosts:
             policy_version=snapshot.policy_version,
             kv_tokens=snapshot.kv_tokens,
             may_migrate=snapshot.may_migrate,
+            room=snapshot.room,
         )
         self._on_snapshot(joined)
         try:

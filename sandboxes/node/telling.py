@@ -1,4 +1,4 @@
-"""What a node tells the leader of its room: at once after a dial, when it changed, and now and then.
+"""What a node tells the leader of its room: in its snapshot, when it changed, and now and then.
 
 A report holds all that was taken before it, and frames of one connection keep their order: every try
 that the leader was told to be ready is in the next report.
@@ -76,7 +76,7 @@ def _template(account: NodeAccount, template: TemplateId) -> TemplateRoom:
 
 @dataclass(slots=True)
 class RoomTeller:
-    """`run` looks for ever; `dialled` makes the next look tell whatever it finds."""
+    """`run` looks for ever."""
 
     account: NodeAccount
     slots: Slots
@@ -92,21 +92,21 @@ class RoomTeller:
             self.look()
             await self.clock.sleep(SAMPLE_S)
 
-    def dialled(self) -> None:
-        """A leader listens that knows nothing yet."""
-        self._told = None
-        self.look()
+    def said(self) -> NodeRoom:
+        """For a snapshot: whoever gets it has been told."""
+        self._told, self._told_at = self._room(), self.clock.monotonic()
+        return self._told
 
     def look(self) -> None:
         """Tell what is news."""
-        now, room = (
-            self.clock.monotonic(),
-            room_of(self.account, self.slots, self.pressure() or 0.0),
-        )
+        now, room = self.clock.monotonic(), self._room()
         if not self._is_news(room) and now - self._told_at < AGAIN_S:
             return
         self._told, self._told_at = room, now
         self.tell(room)
+
+    def _room(self) -> NodeRoom:
+        return room_of(self.account, self.slots, self.pressure() or 0.0)
 
     def _is_news(self, room: NodeRoom) -> bool:
         told = self._told

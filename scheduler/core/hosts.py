@@ -51,6 +51,8 @@ def join(run: Pass, event: HostJoined) -> None:
     run.state.note_hosts(event.attempt_id)
     if event.kind is HostKind.NODE:
         run.state.node_epochs[host.host_id] = host.epoch
+        if event.room is not None:
+            run.state.rooms.report(host.host_id, event.room)
         _join_node(run, host, event.held)
         return
     job = run.state.job_of(event.attempt_id)

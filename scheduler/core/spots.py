@@ -32,6 +32,7 @@ def choose(run: Pass, job: JobRecord, group: GroupRecord | None, size: int) -> t
     """Nodes for so many members of a group, new where None; fewer, or none, where room lacks."""
     state = run.state
     if not is_by_room(state, job):
+        job.lack = None
         return (Spot(_by_count(state, group).host_id, size),)
     if job.lack is not None and run.now - job.lack.at < LACK_S and size >= job.lack.members:
         return ()

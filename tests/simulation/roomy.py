@@ -54,8 +54,8 @@ class RoomyNode(Node):
         """All tries that it holds or makes, and its room."""
         held = [HeldRollout(rollout, try_, 0, 0) for rollout, try_ in self.holds]
         held += [HeldRollout(name, try_, 0, 0, is_starting=True) for name, try_ in self.making]
-        joined = HostJoined(self.host_id, self.epoch, self.kind, None, 0, tuple(held))
-        return [joined, self._said()]
+        said = self._said().room
+        return [HostJoined(self.host_id, self.epoch, self.kind, None, 0, tuple(held), room=said)]
 
     def report(self) -> None:
         """Say what room is left, again and again."""

@@ -102,10 +102,9 @@ class NodeAgent:
         self.output.released(frame.attempt_id)
 
     def snapshot(self) -> HostSnapshot:
-        """All that is held. Failures are told again right after it, their frames may be lost, and rooms."""
+        """All that is held. Failures are told again right after it: their frames may be lost."""
         registry = self.holdings.registry
         asyncio.get_running_loop().call_soon(self._tell_failures)
-        asyncio.get_running_loop().call_soon(self.teller.dialled)
         held = registry.in_state(TryState.READY, TryState.SEALED)
         return HostSnapshot(
             host_id=self.context.host_id,
@@ -117,6 +116,7 @@ class NodeAgent:
             data_key=self.data_key,
             sandboxes=_names(held),
             starting=_names(registry.in_state(TryState.FORKING)),
+            room=self.teller.said(),
         )
 
     def figures(self) -> dict[str, float]:

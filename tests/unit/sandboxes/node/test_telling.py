@@ -100,8 +100,13 @@ def test_news_are_told_at_once_and_the_same_only_now_and_then() -> None:
     assert told.look() == 3, "a thousandth of the node is no news"
 
 
-def test_a_new_leader_is_told_whatever_was_told_before() -> None:
+def test_what_a_snapshot_said_is_no_news_after_it() -> None:
     told = Told()
-    told.look()
-    told.teller.dialled()
-    assert len(told.said) == 2
+    assert told.teller.said() == said_by(told)
+    assert told.look() == 0
+    told.node.begin(ask(1))
+    assert told.look() == 1
+
+
+def said_by(told: Told) -> NodeRoom:
+    return room_of(told.node, told.teller.slots, 0.0)

@@ -196,6 +196,17 @@ def test_a_node_that_joins_late_takes_what_waits() -> None:
     assert parts(bench) == [(B, 2)]
 
 
+def test_a_node_says_its_room_as_it_joins() -> None:
+    """By counts a whole job would be on the first node that dials a new leader."""
+    bench = Bench()
+    bench.feed(HostJoined(A, 1, HostKind.NODE, None, 0, room=room(EACH)))
+    bench.start(job(groups_per_batch=4))
+    assert forks(bench) == []
+    bench.feed(HostJoined(B, 1, HostKind.NODE, None, 0, room=room(2 * EACH)))
+    bench.tick()
+    assert [fork.node for fork in forks(bench)] == [B]
+
+
 def test_a_lost_node_takes_the_room_it_held_with_it() -> None:
     bench = bench_of(room(EACH), room(EACH))
     ready(bench)
