@@ -84,6 +84,18 @@ class ForkSandboxes:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseSandboxes:
+    """These tries are asked of another node, or held there: what this one has of them is given back.
+
+    Sent after all forks of them to this node, so that none of these starts later.
+    """
+
+    node: HostId
+    node_epoch: int
+    members: tuple[tuple[RolloutId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceRollout:
     """Persist the raised hop, then hand the rollout to an engine host with its rank."""
 
@@ -248,6 +260,7 @@ Command = (
     | ReplaceHost
     | OpenGroup
     | ForkSandboxes
+    | ReleaseSandboxes
     | PlaceRollout
     | SuspendRollout
     | SetRanks

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from domain.ids import AttemptId, CheckpointId, GroupId, HostId, JobId, RolloutId
 from domain.plan import JobLimits, JobPlan
 from domain.policy import PolicyRef
+from domain.sandbox import NodeRoom
 from domain.states import Desired, End, HostKind, JobState, Purpose
 
 
@@ -64,6 +65,8 @@ class HeldRollout:
     """Version of its oldest token, if it has one; a new leader knows it from nowhere else."""
     tokens: int = 0
     """Length of its context; what it would hold in KV."""
+    is_starting: bool = False
+    """A node makes its sandbox and will answer; nobody may ask another node meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class HostJoined:
     """Tokens that an engine's device tier holds; 0 when unknown: its pressure is then never computed."""
     may_migrate: bool = False
     """Whether the engine lets rollouts go to other engines, and takes theirs, between turns."""
+    room: NodeRoom | None = None
+    """A node's account as it joins: nothing is sent to it by counts before it said its room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,32 @@ class HostLost:
     host_id: HostId
     epoch: int
     cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReported:
+    """A node's account as it stands; told when it changed, and now and then.
+
+    It holds every try whose `SandboxReady` the node sent before it.
+    """
+
+    host_id: HostId
+    epoch: int
+    room: NodeRoom
+
+
+@dataclass(frozen=True, slots=True)
+class ForksDeclined:
+    """A node had no room for these tries and does not hold them. `rule`, `needed` and `available` as the
+    node said (`infra.pool_frames.RoomRefused`)."""
+
+    node: HostId
+    node_epoch: int
+    group_id: GroupId
+    members: tuple[tuple[RolloutId, int], ...]
+    rule: str
+    needed: float
+    available: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +431,8 @@ Event = (
     | BudgetSpent
     | HostJoined
     | HostLost
+    | NodeReported
+    | ForksDeclined
     | SandboxReady
     | TurnSampled
     | TurnFinished

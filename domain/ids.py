@@ -85,6 +85,14 @@ def attempt_of_host(host: HostId) -> AttemptId:
     return AttemptId("att_" + host.removeprefix("host_").rpartition("_")[0])
 
 
+_NODE: Final = "host_node"
+
+
 def node_host_id(index: int) -> HostId:
     """Id of the sandbox node agent with this index; nodes serve all attempts."""
-    return HostId(f"host_node{index}")
+    return HostId(f"{_NODE}{index}")
+
+
+def node_index(host: HostId) -> int:
+    """The index of a sandbox node agent."""
+    return int(host.removeprefix(_NODE))

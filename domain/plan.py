@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from domain.ids import AttemptId, JobId, OrganizationId, ProjectId
+from domain.sandbox import SandboxTemplate
 
 EXPECTED_TURNS: Final = 4
 """Prior of the turns of a rollout until a job has history; half of the usual turn limit."""
@@ -170,6 +171,8 @@ class JobPlan:
     engine_use: EngineUse = EngineUse()
     sandbox_bytes: int = 0
     """Ceiling of the memory of one of its sandboxes; 0: all sandboxes of the pool count alike."""
+    templates: tuple[SandboxTemplate, ...] = ()
+    """Of its environments; none where nodes and their memory are not modelled."""
 
     @property
     def limits(self) -> JobLimits:

@@ -38,6 +38,67 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxTemplate:
+    """What a job's sandboxes are clones of, before anybody measured one.
+
+    `name` is the one by which nodes know it (`template_name`).
+    """
+
+    name: str
+    ceiling_bytes: int
+    """Hard limit of one sandbox; 0 where an environment has none and only takes a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateRoom:
+    """What a node knows of one template. Bytes."""
+
+    name: str
+    each_bytes: int
+    """Room for a sandbox alone on a node, by what ended ones have taught."""
+    shared_bytes: int
+    """Working set of its snapshot."""
+    is_present: bool
+    """The snapshot's pages are counted on the node already."""
+    rollouts: int
+    """That ended in it there: its evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """A node's account as its own admission sees it. Bytes; rooms are for agents, reserves taken off."""
+
+    capacity_bytes: int
+    private_bytes: int
+    reserve_bytes: int
+    """What sandboxes that run will still grow by, pooled."""
+    shared_bytes: int
+    """Snapshots, each once."""
+    overhead_bytes: int
+    """Of all monitors."""
+    other_bytes: int
+    """Others' use of the machine."""
+    room_bytes: int
+    largest_bytes: int
+    """Room of the same node if it held no sandbox."""
+    places: int
+    """Sandboxes that it would still take by their number alone."""
+    places_max: int
+    each_overhead_bytes: int
+    """Of one sandbox of its runtime."""
+    pressure: float
+    """Share of time that something waited for memory; 0 where nobody can read it."""
+    is_open: bool
+    """Its gate admits; it closes under pressure and opens once that is over."""
+    templates: tuple[TemplateRoom, ...] = ()
+
+
+def template_name(environment_version: str, purpose: SandboxPurpose) -> str:
+    """Name of the template of an environment's sandboxes; it belongs to one tenant, as the version does."""
+    return f"{environment_version}/{purpose}"
+
+
+@dataclass(frozen=True, slots=True)
 class ForkMember:
     """One member of a fork: a rollout's try with the seed its sandbox gets."""
 

@@ -4,9 +4,26 @@ What is shown of a running job never says "unknown": whoever adds a way to wait 
 """
 
 from enum import StrEnum
+from typing import Final
 
 Numbers = tuple[tuple[str, float], ...]
 """What a reason says beside its name; times are seconds of the clock that `step` is given."""
+
+
+ROOM_NAMES: Final = {
+    "memory": ("bytes_needed", "bytes_available"),
+    "starts": ("starting_bytes_needed", "starting_bytes_available"),
+    "pressure": ("pressure", "pressure_calm"),
+    "sandboxes": ("sandboxes_needed", "sandboxes_available"),
+    "cpu": ("sandboxes_needed", "sandboxes_available"),
+}
+"""By what a node lacks: what its two numbers are. Real nodes count places where the pool has cores."""
+
+
+def room_numbers(resource: str, needed: float, available: float) -> Numbers:
+    """What a node lacks, for people; nothing where a later version names something else."""
+    names = ROOM_NAMES.get(resource)
+    return () if names is None else ((names[0], needed), (names[1], available))
 
 
 class Lane(StrEnum):

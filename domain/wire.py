@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from domain.events import HeldRollout, TurnFinished, TurnSampled
 from domain.ids import AttemptId, GroupId, HostId, RolloutId
 from domain.policy import PolicyRef
-from domain.sandbox import ForkMember, SandboxLimits
+from domain.sandbox import ForkMember, NodeRoom, SandboxLimits
 from domain.states import HostKind, Purpose
 
 
@@ -65,6 +65,10 @@ class HostSnapshot:
     to single departures from."""
     sandboxes: tuple[str, ...] = ()
     """Rollout tries that a node agent holds, as `rollout_id/try`."""
+    starting: tuple[str, ...] = ()
+    """Tries whose sandbox it makes now, the same way."""
+    room: NodeRoom | None = None
+    """A node agent's account of its memory."""
     kv_tokens: int = 0
     """Tokens that an engine's device tier holds; 0 where it cannot be said in tokens."""
     may_migrate: bool = False

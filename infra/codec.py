@@ -46,6 +46,7 @@ KINDS: Final[tuple[type[Any], ...]] = (
     wire.Seal,
     wire.Sealed,
     wire.AgentRefused,
+    events.NodeReported,
     events.SandboxReady,
     events.TurnSampled,
     events.TurnFinished,

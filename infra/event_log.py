@@ -24,7 +24,7 @@ SEGMENT_BYTES_MAX: Final = 256 * 1024 * 1024
 COMPRESSION: Final = 6
 """zlib's own default; segments shrink to about a tenth, mostly by names that repeat."""
 
-CODE_FOLDERS: Final = ("domain", "kv", "scheduler/core")
+CODE_FOLDERS: Final = ("domain", "kv", "sandboxes/core", "scheduler/core")
 """What decides: sources whose change may change the commands."""
 
 TREE: Final = Path(__file__).resolve().parents[1]

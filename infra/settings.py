@@ -54,8 +54,6 @@ class Limits:
     """Of an engine, in a file of its own that goes with it."""
     engine_slots: int = 64
     sandboxes: int = 256
-    node_memory_bytes: int = 0
-    """Memory of a node for sandboxes; 0: what the machine or its control group has, less others' use."""
     upload_bytes: int = 64 * 1024 * 1024
     asset_bytes: int = 8 * 1024 * 1024 * 1024
     """One upload of a model or a dataset version; it is streamed to disk, never held in memory."""
@@ -164,6 +162,9 @@ class Settings:
     api_host: str = "127.0.0.1"
     api_port: int = DEFAULT_API_PORT
     schedulers: int = 1
+    node_memory_bytes: tuple[int, ...] = ()
+    """Memory of each node for sandboxes, the last for all further ones; 0: what the machine or its control
+    group has, less others' use."""
     sandbox_kind: SandboxKind = SandboxKind.PROCESS
     database_connections: int = 8
     hub_folder: Path | None = None
@@ -181,6 +182,11 @@ class Settings:
     log_level: str = "INFO"
     is_checking: bool = False
     """Invariants of the core are checked after every step: tests and the small profile."""
+
+    def memory_of_node(self, index: int) -> int:
+        """What is named for the node with this index; 0: what it finds."""
+        named = self.node_memory_bytes or (0,)
+        return named[min(index, len(named) - 1)]
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> "Settings":
@@ -212,6 +218,7 @@ class Settings:
             webhooks=_webhooks(source),
             api_host=source.get("VENUS_API_HOST") or "127.0.0.1",
             api_port=_read(source, "VENUS_API_PORT", _port, DEFAULT_API_PORT),
+            node_memory_bytes=_read(source, "VENUS_NODE_MEMORY_BYTES", _counts, ()),
             sandbox_kind=_read(source, "VENUS_SANDBOX_RUNTIME", SandboxKind, SandboxKind.PROCESS),
             schedulers=_read(source, "VENUS_SCHEDULERS", _positive, 1),
             database_connections=_read(source, "VENUS_DATABASE_CONNECTIONS", _positive, 8),
@@ -242,9 +249,8 @@ LIMIT_VARIABLES: Final[Mapping[str, str]] = {
 OPTIONAL_LIMIT_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_KV_HOST_PAGES": "kv_host_pages",
     "VENUS_KV_DISK_PAGES": "kv_disk_pages",
-    "VENUS_NODE_MEMORY_BYTES": "node_memory_bytes",
 }
-"""Limits that may be 0: the tier is off, the memory is what is found."""
+"""Limits that may be 0: the tier is off."""
 
 INTERVAL_VARIABLES: Final[Mapping[str, str]] = {
     "VENUS_LEADER_TTL_S": "leader_ttl_s",
@@ -281,6 +287,7 @@ VARIABLES: Final = (
     "VENUS_PROFILE",
     *LIMIT_VARIABLES,
     *OPTIONAL_LIMIT_VARIABLES,
+    "VENUS_NODE_MEMORY_BYTES",
     *INTERVAL_VARIABLES,
     *POOL_VARIABLES,
     "VENUS_TENANTS",
@@ -357,6 +364,10 @@ def _count(text: str) -> int:
     if (number := int(text)) < 0:
         raise ValueError("it must be 0 or more")
     return number
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
 
 
 def _positive(text: str) -> int:

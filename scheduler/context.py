@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -16,6 +16,7 @@ from domain.ids import (
     ordinal_of,
 )
 from domain.plan import JobPlan
+from domain.sandbox import SandboxLimits, SandboxPurpose, SandboxTemplate, template_name
 from domain.task_lists import own_list
 from infra.settings import Settings
 from scheduler.mixing import mixed_sources
@@ -116,7 +117,20 @@ async def load_context(
         test=await _test(blobs, row, spec),
         weights=tuple(use.weight for use in spec.environments),
     )
-    return JobContext(row, spec, plan_of(row, spec, settings), packages, tasks)
+    plan = replace(plan_of(row, spec, settings), templates=_templates(packages))
+    return JobContext(row, spec, plan, packages, tasks)
+
+
+def _templates(packages: Mapping[str, PackageRef]) -> tuple[SandboxTemplate, ...]:
+    """What nodes make the job's sandboxes of; an environment without a sandbox takes a place only."""
+    ceiling = SandboxLimits().memory_bytes
+    found = {
+        template_name(one.environment_version_id, SandboxPurpose.AGENT): one.has_sandbox
+        for one in packages.values()
+    }
+    return tuple(
+        SandboxTemplate(name, ceiling if has else 0) for name, has in sorted(found.items())
+    )
 
 
 async def _train(blobs: Blobs, row: JobRow, spec: Spec) -> tuple[TaskBook, ...]:

@@ -109,6 +109,9 @@ class Executor:
                 await self._apply_hosts(connection, command, effects)
             case c.OpenGroup() | c.ForkSandboxes() | c.GradeGroup() | c.DropGroup():
                 await self._apply_group(connection, command, effects)
+            case c.ReleaseSandboxes(node=node, node_epoch=epoch):
+                frames = (wire.Release(rollout, try_) for rollout, try_ in command.members)
+                effects.frames.extend((node, epoch, frame) for frame in frames)
             case (
                 c.PlaceRollout() | c.SuspendRollout() | c.SetRanks() | c.EndTry() | c.CloseRollout()
             ):

@@ -181,6 +181,7 @@ class Hosts:
             policy_version=snapshot.policy_version,
             kv_tokens=snapshot.kv_tokens,
             may_migrate=snapshot.may_migrate,
+            room=snapshot.room,
         )
         self._on_snapshot(joined)
         try:
@@ -208,5 +209,9 @@ def _held(snapshot: HostSnapshot) -> tuple[HeldRollout, ...]:
     """What the core reads: placements of an engine, tries with a sandbox or journal of a node."""
     if snapshot.kind is not HostKind.NODE:
         return snapshot.held
-    pairs = [held.rpartition("/") for held in snapshot.sandboxes]
-    return tuple(HeldRollout(RolloutId(rollout), int(try_), 0, 0) for rollout, _, try_ in pairs)
+    made = [(held.rpartition("/"), False) for held in snapshot.sandboxes]
+    made += [(held.rpartition("/"), True) for held in snapshot.starting]
+    return tuple(
+        HeldRollout(RolloutId(rollout), int(try_), 0, 0, is_starting=is_starting)
+        for (rollout, _, try_), is_starting in made
+    )

@@ -28,6 +28,7 @@ from domain.events import (
     EngineSyncFailed,
     Event,
     HostJoined,
+    NodeReported,
     RolloutClosed,
     SandboxReady,
     Tick,
@@ -181,6 +182,7 @@ class Leader:
         failpoints.hit(FAILPOINT_EVENT)
         if isinstance(frame, RoomRefused):
             room_refusals.note(peer, frame)
+            self.feed(room_refusals.as_event(peer, frame))
             self._log.info(
                 "fork.refused", group_id=frame.group_id, rule=frame.rule, cause=frame.cause
             )
@@ -205,6 +207,8 @@ class Leader:
                 return event.host_id == peer.host_id and event.epoch == peer.epoch
             case SandboxReady():
                 return event.node == peer.host_id and event.node_epoch == peer.epoch
+            case NodeReported():
+                return event.host_id == peer.host_id and event.epoch == peer.epoch
             case HostJoined():
                 return False
             case _:

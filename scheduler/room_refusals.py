@@ -1,24 +1,18 @@
-"""What nodes last answered to forks that they had no room for: shown with a rollout that waits for one.
+"""What nodes answered to forks that they had no room for: a fact for the core, and what is shown of it.
 
-Nothing is decided by it; the core asks the node again whatever it said.
+Where nodes say their rooms the core asks another node; else the same again, whatever it said.
 """
 
 from typing import Final
 
+from domain.events import ForksDeclined
 from domain.ids import HostId, RolloutId
+from domain.schedule import room_numbers
 from infra.pool_frames import RoomRefused
 from scheduler.hosts import Connected, Hosts
 
 REFUSED_MAX: Final = 4096
 """Of one node; far more than it holds sandboxes. Beyond it the oldest answers are forgotten."""
-
-_NAMES: Final = {
-    "memory": ("bytes_needed", "bytes_available"),
-    "starts": ("starting_bytes_needed", "starting_bytes_available"),
-    "pressure": ("pressure", "pressure_calm"),
-    "sandboxes": ("sandboxes_needed", "sandboxes_available"),
-}
-"""By the resource of a rule: what its two numbers are."""
 
 
 def note(peer: Connected, refused: RoomRefused) -> None:
@@ -30,11 +24,24 @@ def note(peer: Connected, refused: RoomRefused) -> None:
         del peer.refused[next(iter(peer.refused))]
 
 
+def as_event(peer: Connected, refused: RoomRefused) -> ForksDeclined:
+    """The same as the core knows it."""
+    return ForksDeclined(
+        node=peer.host_id,
+        node_epoch=peer.epoch,
+        group_id=refused.group_id,
+        members=refused.members,
+        rule=refused.rule,
+        needed=refused.needed,
+        available=refused.available,
+    )
+
+
 def numbers(hosts: Hosts, node: HostId | None, rollout: RolloutId) -> dict[str, float]:
     """The node's last refusal of this rollout's fork; empty where it gave none."""
     peer = None if node is None else hosts.connected.get(node)
     refused = None if peer is None else peer.refused.get(rollout)
-    names = None if refused is None else _NAMES.get(refused.rule.partition(".")[0])
-    if refused is None or names is None:
+    if refused is None:
         return {}
-    return {names[0]: refused.needed, names[1]: refused.available}
+    resource = refused.rule.partition(".")[0]
+    return dict(room_numbers(resource, refused.needed, refused.available))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from domain.ids import AttemptId, GroupId, HostId, JobId
+from domain.ids import AttemptId, GroupId, JobId
 from domain.schedule import RolloutStage, WaitReason
 from scheduler import room_refusals
 from scheduler.context import JobContext
@@ -145,10 +145,10 @@ class ScheduleWriter:
             "last_valid_step": group.last_valid_step,
             "position": group.position,
             "node": group.node,
-            "rollouts": [self._member(member, group.node) for member in group.members],
+            "rollouts": [self._member(member) for member in group.members],
         }
 
-    def _member(self, member: MemberView, node: HostId | None) -> Body:
+    def _member(self, member: MemberView) -> Body:
         reason, numbers, since = member.wait_reason, dict(member.numbers), member.since
         peer = None if member.host is None else self._hosts.connected.get(member.host)
         if peer is not None and member.stage is RolloutStage.PLACED:
@@ -157,7 +157,7 @@ class ScheduleWriter:
                 reason, since = WaitReason(heard[0]), heard[1]
                 numbers = _numbers_of(reason, peer)
         if reason is WaitReason.SANDBOX_STARTS:
-            numbers |= room_refusals.numbers(self._hosts, node, member.rollout_id)
+            numbers |= room_refusals.numbers(self._hosts, member.node, member.rollout_id)
         return {
             "id": member.rollout_id,
             "stage": member.stage.value,

@@ -274,7 +274,8 @@ class JobWatch:
     def _limits_now(self, known: JobContext, row: jobs.JobRow) -> JobLimits:
         """The limits that the row's spec has now; the job's context gets them too."""
         spec = read_spec(row.spec)
-        plan = plan_of(row, spec, self._settings)
+        templates = known.plan.templates
+        plan = replace(plan_of(row, spec, self._settings), templates=templates)
         self._contexts[row.job_id] = replace(known, row=row, spec=spec, plan=plan)
         return plan.limits
 

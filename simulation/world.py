@@ -468,6 +468,7 @@ _HANDLERS: Final[dict[type[c.Command], Callable[..., None]]] = {
     c.ReleaseGang: World._ignore,
     c.OpenGroup: World._open,
     c.ForkSandboxes: World._fork,
+    c.ReleaseSandboxes: World._ignore,
     c.PlaceRollout: World._place,
     c.SuspendRollout: World._suspend,
     c.SetRanks: World._rank,

@@ -15,8 +15,9 @@ from typing import Final
 from benchmarks.sandbox.fixed import PlacementNumbers, fixed
 from domain.ids import GroupId, OrganizationId
 from sandboxes.core.admission import Refused
+from sandboxes.core.asks import GroupAsk, NodeReport, Placement
 from sandboxes.core.names import NodeId, PlacementId, TemplateId
-from sandboxes.core.placement import GroupAsk, NodeReport, Placement, Pool
+from sandboxes.core.placement import Pool
 from simulation.sandboxes.demand import MB
 
 TENANTS: Final = 20

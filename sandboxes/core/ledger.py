@@ -74,6 +74,15 @@ class NodeLedger:
             self._known[key] = Known(GrowthModel(spec.ceiling_bytes))
         return self._known[key]
 
+    def templates(self) -> tuple[TemplateId, ...]:
+        """All that anything is known of, the first heard of first."""
+        return tuple(dict.fromkeys(template for _, template in self._known))
+
+    def growth_of(self, template: TemplateId) -> GrowthModel:
+        """The best-taught model of a template that is known."""
+        found = [one.growth for (_, name), one in self._known.items() if name == template]
+        return max(found, key=lambda growth: growth.rollouts)
+
     def ask(self, spec: TemplateSpec, members: int, purpose: SandboxPurpose) -> Ask:
         """What so many new sandboxes of a template would need here."""
         known = self.known(spec)

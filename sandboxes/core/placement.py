@@ -5,7 +5,8 @@
 Least cost wins, then lowest pressure, then tenant spread, then id. Nodes that cost the same are one
 bucket: same overhead, same step of pressure; the cost then only asks whether the template is there.
 Buckets are tried from the cheapest, each through an index of rooms, so no node is looked at that does
-not fit. A group splits only when no node fits it whole, into the largest parts that fit.
+not fit. A group splits only when no node fits it whole, into the largest parts that fit. Members
+that come later go to their siblings while these have room.
 
 A placement holds its room until a report of the node includes it or it failed (`cancel`). The node has
 the last word (`admission.py`); what it refuses is cancelled and placed elsewhere.
@@ -18,12 +19,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, TypeVar
 
-from domain.ids import GroupId, OrganizationId
+from domain.ids import OrganizationId
 from domain.sandbox import SandboxPurpose
 from sandboxes.core.admission import Refused, Resource, Why
+from sandboxes.core.asks import Bucket, GroupAsk, NodeReport, Placement
 from sandboxes.core.gate import RESUME_PRESSURE, STOP_PRESSURE
 from sandboxes.core.names import NodeId, PlacementId, TemplateId
-from sandboxes.core.rooms import Holders, Rooms, RoomTree
+from sandboxes.core.rooms import NONE, Holders, Rooms, RoomTree
 
 T = TypeVar("T")
 
@@ -33,59 +35,14 @@ PRESSURE_STEPS: Final = (0.005, RESUME_PRESSURE, STOP_PRESSURE)
 SPREAD_LOOKED_AT: Final = 4
 """Fitting nodes of a bucket among which tenants are spread: bounds a placement on a large pool."""
 
+LACKS_LOOKED_AT: Final = 64
+"""Nodes with bytes that a refusal asks for their cores: bounds what it costs to name the most of them."""
+
 ROUNDING: Final = 1e-9
 """Sandboxes by which a quotient may be too small."""
 
 MEMBERS_MAX: Final = 1_024
 """Of one group: bounds the search for a split."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """What a node says of itself. Rooms are for agents: packing, reserves and graders taken off."""
-
-    node_id: NodeId
-    room_bytes: float
-    room_cores: float
-    largest_bytes: float
-    """What it would have if it were empty."""
-    largest_cores: float
-    overhead_bytes: int
-    """Of one sandbox of its runtime."""
-    pressure: float
-    is_open: bool
-    templates: frozenset[TemplateId] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class GroupAsk:
-    """A group that needs sandboxes."""
-
-    group_id: GroupId
-    tenant: OrganizationId
-    template: TemplateId
-    members: int
-    expected_bytes: float
-    """Private, of one member, its share of the pooled reserve included."""
-    expected_cores: float
-    template_bytes: float
-    """Working set of the snapshot on a node that has it not."""
-    purpose: SandboxPurpose = SandboxPurpose.AGENT
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """So many members of a group on a node."""
-
-    placement_id: PlacementId
-    group_id: GroupId
-    node_id: NodeId
-    members: int
-    cost_bytes: float
-
-
-Bucket = tuple[int, int]
-"""Overhead in bytes and step of pressure: nodes whose sandboxes cost the same and that are as pressed."""
 
 
 @dataclass(slots=True)
@@ -128,6 +85,8 @@ class Pool:
         self._places: list[_Node | None] = [None] * nodes_max
         self._free_places = list(range(nodes_max - 1, -1, -1))
         self._every: dict[Bucket, RoomTree] = {}
+        self._largest = RoomTree(nodes_max)
+        """What nodes would have if they were empty."""
         self._holding: dict[TemplateId, dict[Bucket, Holders]] = {}
         self._buckets: list[Bucket] = []
         self._pending: dict[PlacementId, _Pending] = {}
@@ -155,6 +114,7 @@ class Pool:
         for template in report.templates:
             node.templates[template] += 1
         node.report = report
+        self._largest.put(node.place, report.largest_bytes, report.largest_cores)
         node.bucket = _bucket_of(report)
         self._list(node)
 
@@ -162,6 +122,7 @@ class Pool:
         """A node is gone; returns what was under way there and must be placed anew."""
         node = self._nodes.pop(node_id)
         self._unlist(node)
+        self._largest.drop(node.place)
         self._places[node.place] = None
         self._free_places.append(node.place)
         lost = [one.placement for one in self._pending.values() if one.placement.node_id == node_id]
@@ -185,6 +146,25 @@ class Pool:
             left -= part.members
         return tuple(parts)
 
+    def place_part(self, ask: GroupAsk) -> Placement | Refused:
+        """The largest part that one node takes now; for groups that an empty pool would not take whole."""
+        part = self._best(ask, ask.members)
+        return self._refusal(ask) if part is None else part
+
+    def empty_takes(self, ask: GroupAsk) -> int:
+        """Members that the pool would take if it were empty, up to all. Looks at every node."""
+        lent, taken = self._lent(ask), 0
+        for node in self._nodes.values():
+            report = node.report
+            each = max(1.0, ask.expected_bytes + report.overhead_bytes)
+            fits = (report.largest_bytes + lent - ask.template_bytes) / each
+            if ask.expected_cores:
+                fits = min(fits, report.largest_cores / ask.expected_cores)
+            taken += max(0, int(fits + ROUNDING))
+            if taken >= ask.members:
+                return ask.members
+        return taken
+
     def cancel(self, placement_id: PlacementId) -> None:
         """The placement will not be: its room is free again."""
         pending = self._pending[placement_id]
@@ -207,14 +187,27 @@ class Pool:
         return node.room_bytes, node.room_cores
 
     def _best(self, ask: GroupAsk, members: int) -> Placement | None:
-        """The whole if it fits anywhere, else the largest part that does."""
-        whole = self._fitting(ask, members)
+        """The whole by its siblings, or where it fits, else the largest part that does."""
+        whole = self._near(ask, members) or self._fitting(ask, members)
         if whole is not None or members == 1:
             return whole
         for count in range(self._members_bound(ask, members - 1), 0, -1):
             part = self._fitting(ask, count)
             if part is not None:
                 return part
+        return None
+
+    def _near(self, ask: GroupAsk, count: int) -> Placement | None:
+        """So many members beside their siblings."""
+        for node_id in ask.near:
+            node = self._nodes.get(node_id)
+            if node is None or node.bucket is None or node_id in ask.without:
+                continue
+            template = 0.0 if ask.template in node.templates else ask.template_bytes
+            cost = count * (ask.expected_bytes + node.report.overhead_bytes) + template
+            has_cores = node.room_cores >= count * ask.expected_cores
+            if has_cores and node.room_bytes >= cost - self._lent(ask):
+                return self._take(ask, count, cost, node)
         return None
 
     def _fitting(self, ask: GroupAsk, count: int) -> Placement | None:
@@ -244,8 +237,10 @@ class Pool:
         return self._grading_reserve_bytes if ask.purpose is SandboxPurpose.GRADER else 0.0
 
     def _tries(self, ask: GroupAsk, count: int) -> Iterator[tuple[float, Rooms]]:
-        """Buckets from the cheapest: by cost, then pressure."""
-        holding: Mapping[Bucket, Rooms] = self._holding.get(ask.template, {})
+        """Buckets from the cheapest: by cost, then pressure. A template without pages is nowhere cheaper."""
+        holding: Mapping[Bucket, Rooms] = {}
+        if ask.template_bytes:
+            holding = self._holding.get(ask.template, {})
         found: list[tuple[float, int, int, Rooms]] = []
         for index, bucket in enumerate(self._buckets):
             overhead_bytes, step = bucket
@@ -262,11 +257,14 @@ class Pool:
         best: _Node | None = None
         need, cores = cost - self._lent(ask), count * ask.expected_cores
         place = rooms.first(need, cores)
-        for _ in range(SPREAD_LOOKED_AT):
+        for _ in range(SPREAD_LOOKED_AT + len(ask.without)):
             if place is None:
                 break
             node = self._places[place]
             assert node is not None, "a listed place has a node"
+            if node.report.node_id in ask.without:
+                place = rooms.first(need, cores, place + 1)
+                continue
             if best is None or node.tenants[ask.tenant] < best.tenants[ask.tenant]:
                 best = node
             if best.tenants[ask.tenant] == 0:
@@ -340,39 +338,56 @@ class Pool:
                 del self._holding[template]
 
     def _refusal(self, ask: GroupAsk) -> Refused:
-        """By the first member that fits nowhere, those before it placed: what binds on the nearest node.
-
-        Looks at every node; only a refusal does.
-        """
-        nodes = list(self._nodes.values())
-        if not nodes:
+        """By the first member that fits nowhere, those before it placed: what binds on the nearest node."""
+        if not self._nodes:
             return Refused(Why.NO_NODE, Resource.MEMORY, ask.expected_bytes, 0.0)
         lent = self._lent(ask)
-        need = ask.template_bytes + ask.expected_bytes + min(n.report.overhead_bytes for n in nodes)
-        largest = max(node.report.largest_bytes for node in nodes) + lent
-        if need > largest:
-            return Refused(Why.NEVER_FITS, Resource.MEMORY, need, largest)
-        widest = max(node.report.largest_cores for node in nodes)
+        able = [one for one in self._buckets if self._every[one].most()[0] > NONE]
+        largest, widest = self._largest.most()
+        overhead = min((bucket[0] for bucket in able), default=0)
+        need = ask.template_bytes + ask.expected_bytes + overhead
+        if need > largest + lent:
+            return Refused(Why.NEVER_FITS, Resource.MEMORY, need, largest + lent)
         if ask.expected_cores > widest:
             return Refused(Why.NEVER_FITS, Resource.CPU, ask.expected_cores, widest)
-        able = [node for node in nodes if node.bucket is not None]
         if not able:
-            pressure = min(node.report.pressure for node in nodes)
+            pressure = min(node.report.pressure for node in self._nodes.values())
             return Refused(Why.UNDER_PRESSURE, Resource.PRESSURE, pressure, RESUME_PRESSURE)
         return self._no_room(ask, able)
 
-    def _no_room(self, ask: GroupAsk, nodes: list[_Node]) -> Refused:
+    def _no_room(self, ask: GroupAsk, able: list[Bucket]) -> Refused:
         """Every node lacks bytes or cores for one member."""
         lent = self._lent(ask)
-        roomy = [node for node in nodes if node.room_bytes + lent >= _need_on(node, ask)]
-        if roomy:
-            cores = max(node.room_cores for node in roomy)
-            return Refused(Why.NO_ROOM, Resource.CPU, ask.expected_cores, cores)
-        nearest = max(nodes, key=lambda node: (node.room_bytes - _need_on(node, ask), node.place))
-        need = _need_on(nearest, ask)
-        is_kept = not lent and need <= nearest.room_bytes + self._grading_reserve_bytes
+        cores = [self._most_cores(need - lent, rooms) for need, rooms in self._asked(ask, able)]
+        widest = max(cores, default=NONE)
+        if widest > NONE:
+            return Refused(Why.NO_ROOM, Resource.CPU, ask.expected_cores, widest)
+        rooms_of = [(rooms.most()[0], need) for need, rooms in self._asked(ask, able)]
+        room, need = max(rooms_of, key=lambda one: one[0] - one[1])
+        is_kept = not lent and need <= room + self._grading_reserve_bytes
         why = Why.GRADING_RESERVE if is_kept else Why.NO_ROOM
-        return Refused(why, Resource.MEMORY, need, nearest.room_bytes + lent)
+        return Refused(why, Resource.MEMORY, need, room + lent)
+
+    def _asked(self, ask: GroupAsk, able: list[Bucket]) -> Iterator[tuple[float, Rooms]]:
+        """What one member needs of each index of nodes."""
+        holding: Mapping[Bucket, Rooms] = self._holding.get(ask.template, {})
+        for bucket in able:
+            each = ask.expected_bytes + bucket[0]
+            if bucket in holding:
+                yield each, holding[bucket]
+            yield each + ask.template_bytes, self._every[bucket]
+
+    def _most_cores(self, need_bytes: float, rooms: Rooms) -> float:
+        """Most cores of the first nodes with so many bytes; NONE without such a node."""
+        most, place = NONE, rooms.first(need_bytes, NONE)
+        for _ in range(LACKS_LOOKED_AT):
+            if place is None:
+                break
+            node = self._places[place]
+            assert node is not None, "a listed place has a node"
+            most = max(most, node.room_cores)
+            place = rooms.first(need_bytes, NONE, place + 1)
+        return most
 
 
 def _less(counter: Counter[T], key: T) -> None:
@@ -381,12 +396,6 @@ def _less(counter: Counter[T], key: T) -> None:
         counter[key] -= 1
     else:
         del counter[key]
-
-
-def _need_on(node: _Node, ask: GroupAsk) -> float:
-    """Bytes of one member there."""
-    template = 0.0 if ask.template in node.templates else ask.template_bytes
-    return ask.expected_bytes + node.report.overhead_bytes + template
 
 
 def _bucket_of(report: NodeReport) -> Bucket | None:

@@ -66,3 +66,8 @@ def pooled_bytes(groups: Iterable[GroupDemand], z: float = Z) -> float:
         worst = max(worst, beyond)
         most += max(0.0, members * growth.ceiling_bytes - group.held_bytes)
     return min(most, sure + max(0.0, settled) + z * math.sqrt(variance) + worst)
+
+
+def alone_bytes(growth: Growth) -> float:
+    """What one fresh sandbox needs on a node that holds nothing else: the most it can be asked for."""
+    return pooled_bytes([GroupDemand(1, 0.0, growth)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from domain.ids import AttemptId, GroupId, OrganizationId
-from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
+from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose, template_name
 from sandboxes.core.admission import Refused, Resource, Rules, Why, room_bytes
 from sandboxes.core.growth import PRIOR_SHARE
 from sandboxes.core.ledger import Life, NodeLedger, TemplateSpec
@@ -152,6 +152,10 @@ class NodeAccount:
         """Below the packing limit, for agents: reserves taken off."""
         return room_bytes(self.ledger.load(), self.ledger.rules)
 
+    def shared_bytes(self, template: TemplateId) -> int:
+        """Working set of a template, as far as sandboxes here have touched it."""
+        return self._shared.get(template, 0)
+
     def private_of(self) -> dict[AttemptId, int]:
         """Private bytes and overhead by attempt."""
         found: Counter[AttemptId] = Counter()
@@ -188,7 +192,7 @@ def template_of(name: str, purpose: SandboxPurpose, ceiling_bytes: int) -> Templ
     """
     return TemplateSpec(
         tenant=OrganizationId(""),
-        template=TemplateId(f"{name}/{purpose}"),
+        template=TemplateId(template_name(name, purpose)),
         ceiling_bytes=ceiling_bytes,
         shared_bytes=0,
         overhead_bytes=0,

@@ -53,6 +53,12 @@ class Slots:
         """Slots that this purpose can ever have."""
         return self.capacity - (0 if purpose is SandboxPurpose.GRADER else self.reserve)
 
+    def free(self, purpose: SandboxPurpose) -> int:
+        """Slots that this purpose could take now."""
+        total, graders = sum(self._taken.values()), self._taken[SandboxPurpose.GRADER]
+        ours = graders if purpose is SandboxPurpose.GRADER else total - graders
+        return max(0, min(self.capacity - total, self.most(purpose) - ours))
+
     def never(self, ask: RoomAsk) -> Refused | None:
         """Why an empty node would not take all of them at once, by what is expected of them."""
         refused = self.refusal(ask)
@@ -115,10 +121,7 @@ class Slots:
             waiter.admitted.set_result(None)
 
     def _fits(self, purpose: SandboxPurpose, count: int, ask: RoomAsk | None) -> bool:
-        total = sum(self._taken.values())
-        graders = self._taken[SandboxPurpose.GRADER]
-        ours = graders if purpose is SandboxPurpose.GRADER else total - graders
-        if total + count > self.capacity or ours + count > self.most(purpose):
+        if count > self.free(purpose):
             return False
         return ask is None or self.refusal(ask) is None
 

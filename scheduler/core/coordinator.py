@@ -22,11 +22,13 @@ from domain.events import (
     EngineSyncFailed,
     EvaluationScored,
     Event,
+    ForksDeclined,
     GradeFailed,
     GroupGraded,
     HostJoined,
     HostLost,
     JobSubmitted,
+    NodeReported,
     PayloadLost,
     RolloutClosed,
     SandboxReady,
@@ -63,7 +65,7 @@ from scheduler.core import (
     weights,
 )
 from scheduler.core.holdings import hold_sandbox, note_tokens
-from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
+from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord
 from scheduler.core.refusals import Refusal, RefusalReason
 from scheduler.core.state import Pass, State
 
@@ -130,7 +132,7 @@ class Coordinator:
                 for other in self._state.jobs.values()
                 for group in other.groups.values()
                 for rollout in group.rollouts
-                if group.node == host.host_id and rollout.sandbox is not SandboxState.WANTED
+                if rollout.node == host.host_id
             )
         return [
             *unsent,
@@ -180,6 +182,10 @@ def _fold(run: Pass, event: Event) -> None:
             hosts.join(run, event)
         case HostLost():
             hosts.lose(run, event.host_id, event.epoch, event.cause)
+        case NodeReported():
+            run.grants_wanted |= run.state.rooms.report(event.host_id, event.room)
+        case ForksDeclined():
+            forks.decline(run, event)
         case GroupGraded() | GradeFailed():
             _fold_grade(run, event)
         case EngineSynced() | EngineSyncFailed():
@@ -210,7 +216,7 @@ def _fold_rollout(
         case TurnFinished():
             _finish_turn(run, found, event)
         case SandboxReady():
-            hold_sandbox(job, rollout)
+            hold_sandbox(run.state, job, rollout)
             order.note_task(run, job, group, event.task)
             placement.wait_for_place(job, rollout)
             run.touch(job)

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Final
 
 from domain.commands import CloseRollout, DropGroup, EndTry, NoteJob
+from domain.ids import HostId
 from domain.plan import AfterTries
 from domain.states import DropReason, End
 from scheduler.core import order, roster
@@ -92,6 +93,11 @@ def end_try(
 def holding(group: GroupRecord) -> list[RolloutRecord]:
     """Open members whose try has a sandbox, or may have one."""
     return [one for one in group.open_rollouts() if one.sandbox is not SandboxState.WANTED]
+
+
+def holding_on(group: GroupRecord, node: HostId) -> list[RolloutRecord]:
+    """Of them, those whose sandbox is on this node."""
+    return [one for one in group.open_rollouts() if one.node == node]
 
 
 def want_again(run: Pass, job: JobRecord, group: GroupRecord, rollout: RolloutRecord) -> None:

@@ -9,12 +9,21 @@ group fits.
 from dataclasses import dataclass
 from typing import Final
 
-from domain.commands import ForkSandboxes, OpenGroup
-from domain.ids import GroupId, JobId, group_id, rollout_id
+from domain.commands import ForkSandboxes, OpenGroup, ReleaseSandboxes
+from domain.events import ForksDeclined
+from domain.ids import GroupId, HostId, JobId, group_id, rollout_id
 from domain.states import Purpose
-from scheduler.core import evaluation, fair_share, pacing, roster
+from scheduler.core import evaluation, failures, fair_share, pacing, roster, spots
 from scheduler.core.holdings import move_to_node, sandboxes_free, take_sandbox
-from scheduler.core.records import GroupRecord, HostRecord, JobRecord, RolloutRecord, SandboxState
+from scheduler.core.node_rooms import Spot
+from scheduler.core.records import (
+    GroupRecord,
+    HostRecord,
+    JobRecord,
+    Lack,
+    RolloutRecord,
+    SandboxState,
+)
 from scheduler.core.state import Pass
 from scheduler.core.weights import VERSIONS_BEHIND_MAX
 
@@ -44,29 +53,38 @@ def grant(run: Pass) -> None:
     known = [state.jobs.get(job_id) for job_id in state.hungry] if nodes else []
     line = [job for job in known if job is not None and job.is_running]
     wants: dict[JobId, Want] = {}
+    lacking: set[JobId] = set()
     for _ in range(GRANTS_MAX):
-        if not line or not _serve_first(run, line, wants):
+        if not line or not _serve_first(run, line, wants, lacking):
             return
     state.is_grant_cut = True
 
 
-def _serve_first(run: Pass, line: list[JobRecord], wants: dict[JobId, Want]) -> bool:
-    """Serve the first job in line that can be served; jobs without a want leave the line."""
+def _serve_first(
+    run: Pass, line: list[JobRecord], wants: dict[JobId, Want], lacking: set[JobId]
+) -> bool:
+    """Serve the first job in line that can be served; jobs without a want leave the line.
+
+    `lacking` are those that found no room on any node in this step.
+    """
     is_guarded = False
     line.sort(key=fair_share.sandbox_key(run.state))
     for job in list(line):
         want = wants.get(job.plan.job_id) or _next_want(run, job)
         if want is None:
             line.remove(job)
+            job.lack = None
             run.state.hungry.pop(job.plan.job_id, None)
             continue
         wants[job.plan.job_id] = want
         guaranteed = 0 if job.gang is None else job.gang.sandboxes
         is_within = job.sandboxes + want.sandboxes <= guaranteed
-        if want.sandboxes <= sandboxes_free(run.state) and (is_within or not is_guarded):
-            del wants[job.plan.job_id]
-            _serve(run, want)
-            return True
+        is_counted = want.sandboxes <= sandboxes_free(run.state)
+        if is_counted and (is_within or not is_guarded) and job.plan.job_id not in lacking:
+            if _serve(run, want):
+                del wants[job.plan.job_id]
+                return True
+            lacking.add(job.plan.job_id)
         is_guarded = is_guarded or is_within
     return False
 
@@ -130,13 +148,20 @@ def _has_node(run: Pass, group: GroupRecord) -> bool:
     return all(rollout.sandbox is SandboxState.WANTED for rollout in group.rollouts)
 
 
-def _serve(run: Pass, want: Want) -> None:
-    if want.group is not None:
-        members = want.members[: sandboxes_free(run.state)]
-        _fork(run, want.job, want.group, members)
-    elif want.purpose is not None:
+def _serve(run: Pass, want: Want) -> bool:
+    """Ask nodes for what is wanted; False where none has room for it."""
+    members = want.members[: sandboxes_free(run.state)]
+    size = want.sandboxes if want.group is None else len(members)
+    chosen = spots.choose(run, want.job, want.group, size)
+    if not chosen:
+        return False
+    group = want.group
+    if group is None:
+        assert want.purpose is not None, "a want is of a group or of a purpose"
         group = _open(run, want.job, want.purpose, want.sandboxes)
-        _fork(run, want.job, group, tuple(group.rollouts))
+        members = tuple(group.rollouts)
+    _fork(run, want.job, group, members, chosen)
+    return True
 
 
 def _open(run: Pass, job: JobRecord, purpose: Purpose, size: int) -> GroupRecord:
@@ -178,16 +203,23 @@ def _fork(
     job: JobRecord,
     group: GroupRecord,
     members: tuple[RolloutRecord, ...],
+    chosen: tuple[Spot, ...],
 ) -> None:
-    """Ask the group's node, or the least loaded one when it has none, for these tries."""
-    node = None if group.node is None else run.state.hosts.get(group.node)
-    if node is None or not node.is_live:
-        node = min(run.state.nodes(), key=lambda node: (node.load, node.host_id))
-        move_to_node(run.state, group, node.host_id)
-    for rollout in members:
-        take_sandbox(run.state, job, group, rollout, SandboxState.ASKED)
-        rollout.asked_at = rollout.progress_at = run.now
-    run.emit(fork_command(group, node, members))
+    """Ask each node for its part; members beyond all parts go on waiting."""
+    home = None if group.node is None else run.state.hosts.get(group.node)
+    if home is None or not home.is_live or not group.held_on:
+        move_to_node(run.state, group, chosen[0].node)
+    start = 0
+    for spot in chosen:
+        part = members[start : start + spot.members]
+        start += spot.members
+        for rollout in part:
+            member = (group, rollout)
+            take_sandbox(run.state, job, member, SandboxState.ASKED, spot.node, spot.part)
+            rollout.asked_at = rollout.progress_at = run.now
+        run.emit(fork_command(group, run.state.hosts[spot.node], part))
+    for rollout in members[start:]:
+        job.wanting[rollout.rollout_id] = None
 
 
 def fork_command(
@@ -202,19 +234,50 @@ def fork_command(
     )
 
 
+def decline(run: Pass, event: ForksDeclined) -> None:
+    """A node had no room: its part is placed anew, elsewhere first. By counts it is just asked again.
+
+    The release makes sure of it: a fork that was repeated while the answer was on its way is undone.
+    """
+    found = run.state.find_group(event.group_id)
+    assert found is not None, event.group_id
+    job, group = found
+    if not spots.is_by_room(run.state, job):
+        return
+    run.current = job.plan.job_id
+    tries = dict(event.members)
+    declined = [
+        one
+        for one in group.rollouts
+        if tries.get(one.rollout_id) == one.try_
+        and one.sandbox is SandboxState.ASKED
+        and one.node == event.node
+    ]
+    if not declined:
+        return
+    group.refused_at[event.node] = run.now
+    members = tuple((rollout.rollout_id, rollout.try_) for rollout in declined)
+    run.emit(ReleaseSandboxes(event.node, event.node_epoch, members))
+    for rollout in declined:
+        failures.want_again(run, job, group, rollout)
+    resource = event.rule.partition(".")[0]
+    job.lack = Lack(resource, event.needed, event.available, run.now, len(declined))
+    run.touch(job)
+
+
 def repeat_forks(run: Pass, job: JobRecord, node: HostRecord | None = None) -> None:
     """Ask again for what a node has not answered: all of a node that came back, else the overdue."""
-    asked: dict[GroupId, tuple[HostRecord, GroupRecord, list[RolloutRecord]]] = {}
+    asked: dict[tuple[GroupId, HostId], tuple[HostRecord, GroupRecord, list[RolloutRecord]]] = {}
     for name in job.asked:
         found = run.state.find_rollout(name)
         assert found is not None, name
         _, group, rollout = found
         if node is None and run.now - rollout.asked_at <= FORK_REPEAT_S:
             break
-        host = None if group.node is None else run.state.hosts.get(group.node)
+        host = None if rollout.node is None else run.state.hosts.get(rollout.node)
         if host is None or not host.is_live or (node is not None and host is not node):
             continue
-        asked.setdefault(group.group_id, (host, group, []))[2].append(rollout)
+        asked.setdefault((group.group_id, host.host_id), (host, group, []))[2].append(rollout)
     for host, group, members in asked.values():
         members.sort(key=lambda rollout: rollout.index)
         for rollout in members:

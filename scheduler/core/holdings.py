@@ -5,6 +5,7 @@ Counters of jobs and hosts change here and nowhere else, so that in use + free =
 
 from domain.ids import HostId
 from domain.states import HostKind
+from sandboxes.core.names import PlacementId
 from scheduler.core.records import GroupRecord, JobRecord, RolloutRecord, SandboxState
 from scheduler.core.state import State
 
@@ -15,15 +16,27 @@ def sandboxes_free(state: State) -> int:
 
 
 def take_sandbox(
-    state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRecord, known: SandboxState
+    state: State,
+    job: JobRecord,
+    member: tuple[GroupRecord, RolloutRecord],
+    known: SandboxState,
+    node: HostId | None,
+    part: PlacementId | None = None,
 ) -> None:
-    """The current try holds a sandbox from now on, known as asked, ready or unknown."""
+    """The current try holds a sandbox from now on, known as asked, ready or unknown, on this node.
+
+    `part` holds its room there; one that is asked for again has lost what held it.
+    """
+    group, rollout = member
     assert known is not SandboxState.WANTED, rollout.rollout_id
+    if known is SandboxState.ASKED:
+        _leave_part(state, rollout)
+        rollout.part = part
     if rollout.sandbox is SandboxState.WANTED:
         job.sandboxes += 1
         state.sandboxes += 1
-        _count_on_node(state, group, 1)
-    _know_sandbox(job, rollout, known)
+    _move(state, group, rollout, node)
+    _know_sandbox(state, job, rollout, known)
     job.wanting.pop(rollout.rollout_id, None)
 
 
@@ -32,29 +45,41 @@ def give_sandbox(state: State, job: JobRecord, group: GroupRecord, rollout: Roll
     if rollout.sandbox is not SandboxState.WANTED:
         job.sandboxes -= 1
         state.sandboxes -= 1
-        _count_on_node(state, group, -1)
-    _know_sandbox(job, rollout, SandboxState.WANTED)
+    _move(state, group, rollout, None)
+    _leave_part(state, rollout)
+    _know_sandbox(state, job, rollout, SandboxState.WANTED)
 
 
-def hold_sandbox(job: JobRecord, rollout: RolloutRecord) -> None:
+def hold_sandbox(state: State, job: JobRecord, rollout: RolloutRecord) -> None:
     """A node holds the sandbox that was asked for."""
-    _know_sandbox(job, rollout, SandboxState.READY)
+    _know_sandbox(state, job, rollout, SandboxState.READY)
 
 
-def _know_sandbox(job: JobRecord, rollout: RolloutRecord, known: SandboxState) -> None:
+def _leave_part(state: State, rollout: RolloutRecord) -> None:
+    """Its room on its node is not held for it any more."""
+    if rollout.part is not None:
+        state.rooms.give_back(rollout.part, rollout.sandbox is SandboxState.READY)
+        rollout.part = None
+
+
+def _know_sandbox(
+    state: State, job: JobRecord, rollout: RolloutRecord, known: SandboxState
+) -> None:
     if rollout.sandbox is SandboxState.ASKED:
         job.asked.pop(rollout.rollout_id, None)
+        if rollout.part is not None and known is SandboxState.READY:
+            state.rooms.answered(rollout.part)
     rollout.sandbox = known
     if known is SandboxState.ASKED:
         job.asked[rollout.rollout_id] = None
 
 
 def move_to_node(state: State, group: GroupRecord, node: HostId | None) -> None:
-    """The group's sandboxes are on this node from now on."""
-    held = sum(1 for r in group.rollouts if r.sandbox is not SandboxState.WANTED)
-    _count_on_node(state, group, -held)
-    group.node = node
-    _count_on_node(state, group, held)
+    """The group's home is this node from now on; what was at its former one, or nowhere, is there."""
+    former, group.node = group.node, node
+    for rollout in group.rollouts:
+        if rollout.sandbox is not SandboxState.WANTED and rollout.node in (former, None):
+            _move(state, group, rollout, node)
 
 
 def take_place(
@@ -130,7 +155,24 @@ def let_go(state: State, job: JobRecord, group: GroupRecord, rollout: RolloutRec
     job.wanting.pop(rollout.rollout_id, None)
 
 
-def _count_on_node(state: State, group: GroupRecord, change: int) -> None:
-    node = None if group.node is None else state.hosts.get(group.node)
+def _move(state: State, group: GroupRecord, rollout: RolloutRecord, node: HostId | None) -> None:
+    """The sandbox of a rollout is on this node and on no other."""
+    if rollout.node == node:
+        return
+    if rollout.node is not None:
+        left = group.held_on[rollout.node] - 1
+        if left > 0:
+            group.held_on[rollout.node] = left
+        else:
+            del group.held_on[rollout.node]
+        _count_on_node(state, rollout.node, -1)
+    rollout.node = node
+    if node is not None:
+        group.held_on[node] = group.held_on.get(node, 0) + 1
+        _count_on_node(state, node, 1)
+
+
+def _count_on_node(state: State, node_id: HostId, change: int) -> None:
+    node = state.hosts.get(node_id)
     if node is not None and node.kind is HostKind.NODE:
         node.load += change

@@ -7,6 +7,7 @@ loss was not seen: the old epoch is lost first.
 from itertools import islice
 from typing import Final
 
+from domain.commands import ReleaseSandboxes
 from domain.events import HeldRollout, HostJoined
 from domain.ids import AttemptId, GroupId, HostId, RolloutId, attempt_of_host
 from domain.ids import host_id as host_id_of
@@ -50,6 +51,8 @@ def join(run: Pass, event: HostJoined) -> None:
     run.state.note_hosts(event.attempt_id)
     if event.kind is HostKind.NODE:
         run.state.node_epochs[host.host_id] = host.epoch
+        if event.room is not None:
+            run.state.rooms.report(host.host_id, event.room)
         _join_node(run, host, event.held)
         return
     job = run.state.job_of(event.attempt_id)
@@ -95,11 +98,14 @@ def trainer_id(attempt: AttemptId) -> HostId:
 
 def _join_node(run: Pass, host: HostRecord, held: tuple[HeldRollout, ...]) -> None:
     """Tries that the node holds are ready; those that it does not hold are asked for again."""
-    holds = {(entry.rollout_id, entry.try_) for entry in held}
+    holds = {(entry.rollout_id, entry.try_) for entry in held if not entry.is_starting}
+    surplus = []
     for entry in held:
         found = run.state.find_rollout(entry.rollout_id)
-        if found is not None:
-            _adopt_sandbox(run, found, host, entry)
+        if found is not None and not _adopt_sandbox(run, found, host, entry):
+            surplus.append((entry.rollout_id, entry.try_))
+    if surplus:
+        run.emit(ReleaseSandboxes(host.host_id, host.epoch, tuple(surplus)))
     for job in run.state.jobs.values():
         _ask_for_missing(run, job, host, holds)
         forks.repeat_forks(run, job, host)
@@ -114,16 +120,24 @@ def _adopt_sandbox(
     found: tuple[JobRecord, GroupRecord, RolloutRecord],
     host: HostRecord,
     entry: HeldRollout,
-) -> None:
+) -> bool:
+    """Take it up where nobody knows of a sandbox of this try; False when another node was asked for it."""
     job, group, rollout = found
     is_wanted = rollout.sandbox is SandboxState.WANTED and not job.is_drained
     if not rollout.is_open or rollout.is_closing or rollout.try_ != entry.try_:
-        return
+        return True
     if group.node is None:
         move_to_node(run.state, group, host.host_id)
-    if group.node == host.host_id and (is_wanted or rollout.sandbox is not SandboxState.WANTED):
-        take_sandbox(run.state, job, group, rollout, SandboxState.READY)
+    is_lost_sight_of = is_wanted or rollout.sandbox is SandboxState.UNKNOWN
+    if not is_lost_sight_of and rollout.node != host.host_id:
+        return rollout.node is None
+    if not entry.is_starting:
+        take_sandbox(run.state, job, (group, rollout), SandboxState.READY, host.host_id)
         wait_for_place(job, rollout)
+    elif is_lost_sight_of:
+        take_sandbox(run.state, job, (group, rollout), SandboxState.ASKED, host.host_id)
+        rollout.asked_at = run.now
+    return True
 
 
 def _ask_for_missing(
@@ -138,8 +152,8 @@ def _ask_for_missing(
         assert found is not None, rollout_id
         _, group, rollout = found
         is_held = (rollout_id, rollout.try_) in holds
-        if group.node == host.host_id and not is_held:
-            take_sandbox(run.state, job, group, rollout, SandboxState.ASKED)
+        if rollout.node == host.host_id and not is_held:
+            take_sandbox(run.state, job, (group, rollout), SandboxState.ASKED, host.host_id)
             del job.ready[rollout_id]
 
 
@@ -192,10 +206,13 @@ def _lose_node(run: Pass, node: HostId) -> None:
     The death is one failure of the job, however many tries it ended: it says nothing of them.
     """
     finish_loss(run, node)
+    run.state.rooms.leave(node)
     for job in list(run.state.jobs.values()):
-        hit = [group for group in job.groups.values() if group.node == node]
-        run.state.bereft.update((group.group_id, node) for group in hit)
-        if any(True for group in hit for _ in failures.holding(group)):
+        hit = [g for g in job.groups.values() if g.node == node or node in g.held_on]
+        for group in hit:
+            lost = run.state.bereft.get(group.group_id, ())
+            run.state.bereft[group.group_id] = (*lost, node)
+        if any(True for group in hit for _ in failures.holding_on(group, node)):
             failures.count_try(run, job, f"{End.SANDBOX_LOST}: node_agent_lost")
         grading.fail_grades_on(run, job, node)
         run.touch(job)
@@ -211,19 +228,21 @@ def go_on_with_losses(run: Pass) -> None:
 
 def finish_loss(run: Pass, node: HostId) -> None:
     """End all tries of this lost node: its id stands for another process from now on."""
-    for group_id in [group_id for group_id, lost in run.state.bereft.items() if lost == node]:
+    for group_id in [group_id for group_id, lost in run.state.bereft.items() if node in lost]:
         _bereave(run, group_id)
 
 
 def _bereave(run: Pass, group_id: GroupId) -> None:
-    lost = run.state.bereft.pop(group_id)
+    nodes = run.state.bereft.pop(group_id)
     found = run.state.find_group(group_id)
-    if found is None or found[1].node != lost:
+    if found is None:
         return
     job, group = found
-    for rollout in failures.holding(group):
-        failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
-    move_to_node(run.state, group, None)
+    for node in nodes:
+        for rollout in failures.holding_on(group, node):
+            failures.lose_try(run, job, group, rollout, (End.SANDBOX_LOST, "node_agent_lost"))
+        if group.node == node:
+            move_to_node(run.state, group, next(iter(group.held_on), None))
     run.touch(job)
 
 

@@ -3,6 +3,8 @@
 An index that drifts from the records decides wrongly without a sound, so each one is named here.
 """
 
+from collections import Counter
+
 from domain.ids import GroupId, JobId, RolloutId
 from scheduler.core import order, placement
 from scheduler.core.records import GroupPhase, JobRecord, SandboxState
@@ -36,6 +38,14 @@ def check(state: State) -> None:
         _check_hosts(state, job)
     known = {name: group.group_id for name, (_, group, _) in state.members.items()}
     hold(known == members, "index of members differs from the open groups")
+    parts = Counter(
+        rollout.part
+        for job in state.jobs.values()
+        for group in job.groups.values()
+        for rollout in group.rollouts
+    )
+    rooms = state.rooms.holding()
+    hold(all(parts[name] == held for name, held in rooms.items()), "rooms held on nodes")
     held = sum(job.sandboxes for job in state.jobs.values())
     hold(state.sandboxes == held, f"sandboxes of all jobs are {held}")
     nodes = state.live_nodes
@@ -67,6 +77,9 @@ def _check_phases(job: JobRecord) -> None:
     young = [group_id for groups in roster.young.values() for group_id in groups]
     meant = [group.group_id for group in unfinished if not group.is_aged]
     hold(sorted(young) == sorted(meant), "index of young groups", job)
+    for group in job.groups.values():
+        held_on = Counter(one.node for one in group.rollouts if one.node is not None)
+        hold(group.held_on == held_on, f"nodes of {group.group_id}", job)
     asked = [
         rollout.rollout_id
         for group in job.groups.values()

@@ -58,8 +58,8 @@ def _check_hosts(state: State) -> None:
                 hold(rollout.host in loads, f"{rollout.rollout_id} on a lost host", job)
                 loads[rollout.host] += 1
                 held[rollout.host] += max(rollout.tokens - group.shared_tokens, 0)
-            if group.node in loads and rollout.sandbox is not SandboxState.WANTED:
-                loads[group.node] += 1
+            if rollout.node in loads:
+                loads[rollout.node] += 1
         for group in job.groups.values():
             for host_id in group.members_on:
                 held[host_id] += group.shared_tokens
@@ -126,6 +126,9 @@ def _check_rollout(state: State, job: JobRecord, rollout: RolloutRecord) -> None
         f"{name} wants a sandbox and has one, or has none and wants none",
         job,
     )
+    is_on_node = rollout.sandbox in (SandboxState.ASKED, SandboxState.READY)
+    is_known = rollout.sandbox is SandboxState.UNKNOWN or is_on_node == (rollout.node is not None)
+    hold(is_known, f"{name} has a sandbox on no node, or none on one", job)
     host = None if rollout.host is None else state.hosts[rollout.host]
     if host is not None:
         is_ours = host.kind is HostKind.ENGINE and host.attempt_id == job.attempt_id

@@ -23,7 +23,7 @@ def place_ready(run: Pass, job: JobRecord) -> None:
     if len(found) > 1:
         found.sort(key=lambda entry: (entry[2].rank, entry[2].rollout_id))
     for _, group, rollout in found:
-        node = None if group.node is None else run.state.hosts.get(group.node)
+        node = None if rollout.node is None else run.state.hosts.get(rollout.node)
         engine = _choose_engine(run, job, (group, rollout))
         if engine is not None and node is not None and node.is_live:
             _place(run, job, (group, rollout), (engine, node))
@@ -72,7 +72,7 @@ def migrate(
 ) -> bool:
     """Move a rollout between turns to another engine, with its pages; whether it moved."""
     group, rollout = member
-    node = None if group.node is None else run.state.hosts.get(group.node)
+    node = None if rollout.node is None else run.state.hosts.get(rollout.node)
     if node is None or not node.is_live or not may_run(job, group, target):
         return False
     suspend(run, job, group, rollout, keep_kv=True)

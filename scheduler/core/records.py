@@ -14,6 +14,7 @@ from domain.ids import AttemptId, GroupId, HostId, RolloutId
 from domain.plan import JobPlan
 from domain.policy import PolicyRef
 from domain.states import INFRASTRUCTURE_ENDS, Desired, End, HostKind, JobState, Purpose
+from sandboxes.core.names import PlacementId
 from scheduler.core.forecast import NO_START, Pace, Start
 from scheduler.core.history import History
 from scheduler.core.rules import Rules
@@ -64,6 +65,10 @@ class RolloutRecord:
     failed_tries: int = 0
     engine_losses: int = 0
     sandbox: SandboxState = SandboxState.WANTED
+    node: HostId | None = None
+    """Node of the current try's sandbox; None while it has none, or nobody knows where."""
+    part: PlacementId | None = None
+    """What holds its room on that node (`node_rooms.py`); None where nobody counts it."""
     host: HostId | None = None
     expected_on: HostId | None = None
     """Restored placement whose host has neither joined nor been lost yet."""
@@ -121,6 +126,11 @@ class GroupRecord:
     task: int | None = None
     """Number of its task (`SandboxReady.task`); None until it is told."""
     node: HostId | None = None
+    """Its home. Some members are elsewhere when no node takes all (`spots.py`)."""
+    held_on: dict[HostId, int] = field(default_factory=dict)
+    """Sandboxes that its members hold on each node."""
+    refused_at: dict[HostId, float] = field(default_factory=dict)
+    """When a node last had no room for members that it was asked for."""
     engine: HostId | None = None
     grade_epoch: int = 0
     grade_failures: int = 0
@@ -251,6 +261,18 @@ class HostRecord:
         return self.state is HostState.JOINED
 
 
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What no node had enough of for the next sandboxes of a job, as of `at`."""
+
+    resource: str
+    needed: float
+    available: float
+    at: float
+    members: int
+    """That wanted to start together."""
+
+
 @dataclass(slots=True)
 class Gang:
     """What an attempt holds of the pool."""
@@ -322,6 +344,8 @@ class JobRecord:
     """Open rollouts with a sandbox that are on no engine host and wait for a place."""
     asked: dict[RolloutId, None] = field(default_factory=dict)
     """Rollouts whose fork a node has not answered, in the order in which it was asked."""
+    lack: Lack | None = None
+    """Why its next sandboxes are on no node yet."""
     gang: Gang | None = None
     epochs: dict[HostId, int] = field(default_factory=dict)
     """Highest epoch seen of each attempt-bound host, kept over a pause."""

@@ -13,6 +13,7 @@ from domain.states import Desired, HostKind, JobState
 from scheduler.core import evaluation, gangs, grading, hosts, lifecycle, roster
 from scheduler.core.fair_share import Tenancy
 from scheduler.core.holdings import take_sandbox
+from scheduler.core.node_rooms import NodeRooms
 from scheduler.core.records import (
     Checkpointing,
     EvaluationRun,
@@ -47,6 +48,7 @@ def restore(run: Pass, event: StateRestored) -> None:
     state.hungry.clear()
     state.backlog.clear()
     state.bereft.clear()
+    state.rooms = NodeRooms()
     state.sandboxes = 0
     state.note_hosts(None)
     state.arrivals = 0
@@ -210,7 +212,7 @@ def _restore_holdings(
     if job.gang is None:
         return
     if any(True for _ in run.state.expected_hosts(HostKind.NODE, None)):
-        take_sandbox(run.state, job, group, rollout, SandboxState.UNKNOWN)
+        take_sandbox(run.state, job, (group, rollout), SandboxState.UNKNOWN, None)
         job.unsettled[rollout.rollout_id] = None
     engines = {h.host_id for h in run.state.expected_hosts(HostKind.ENGINE, job.attempt_id)}
     if row.hop > 0 and engines:

@@ -15,11 +15,13 @@ from domain.events import (
     EngineSyncFailed,
     EvaluationScored,
     Event,
+    ForksDeclined,
     GradeFailed,
     GroupGraded,
     HostJoined,
     HostLost,
     JobSubmitted,
+    NodeReported,
     PayloadLost,
     RolloutClosed,
     SandboxReady,
@@ -81,6 +83,8 @@ def check(state: State, event: Event) -> Refusal | None:
             return _check_budget(state, event)
         case HostJoined() | HostLost():
             return _check_host(state, event)
+        case NodeReported() | ForksDeclined():
+            return _check_node(state, event)
         case GroupGraded() | GradeFailed():
             return _check_grade(state, event)
         case EngineSynced() | EngineSyncFailed():
@@ -132,13 +136,28 @@ def _check_host(state: State, event: HostJoined | HostLost) -> Refusal | None:
     return None
 
 
+def _check_node(state: State, event: NodeReported | ForksDeclined) -> Refusal | None:
+    if isinstance(event, NodeReported):
+        name, epoch = event.host_id, event.epoch
+    else:
+        name, epoch = event.node, event.node_epoch
+        if state.find_group(event.group_id) is None:
+            return FOREIGN
+    host = state.hosts.get(name)
+    if host is None or host.kind is not HostKind.NODE:
+        return FOREIGN
+    if host.epoch != epoch or not host.is_live:
+        return Refusal(RefusalReason.EPOCH, f"{epoch} is not {host.epoch}")
+    return None
+
+
 def _check_rollout(
     state: State, event: SandboxReady | TurnSampled | TurnFinished | TryFailed | RolloutClosed
 ) -> Refusal | None:
     found = state.find_rollout(event.rollout_id)
     if found is None:
         return FOREIGN
-    _, group, rollout = found
+    _, _, rollout = found
     is_reread = isinstance(event, RolloutClosed) and event.reread
     if not rollout.is_open:
         return Refusal(RefusalReason.CLOSED)
@@ -148,7 +167,7 @@ def _check_rollout(
         return Refusal(RefusalReason.TRY, f"{event.try_} is not {rollout.try_}")
     if isinstance(event, SandboxReady):
         node = state.hosts.get(event.node)
-        if node is None or node.epoch != event.node_epoch or group.node != event.node:
+        if node is None or node.epoch != event.node_epoch or rollout.node != event.node:
             return Refusal(RefusalReason.EPOCH)
         is_awaited = rollout.sandbox in (SandboxState.ASKED, SandboxState.UNKNOWN)
         return None if is_awaited else DUPLICATE

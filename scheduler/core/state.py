@@ -16,7 +16,15 @@ from domain.states import HostKind, JobState, move
 from scheduler.core import pacing
 from scheduler.core.fair_share import Tenancy
 from scheduler.core.forecast import NO_START
-from scheduler.core.records import GroupRecord, HostRecord, HostState, JobRecord, RolloutRecord
+from scheduler.core.node_rooms import NodeRooms
+from scheduler.core.records import (
+    GroupRecord,
+    HostRecord,
+    HostState,
+    JobRecord,
+    RolloutRecord,
+    SandboxState,
+)
 
 ENDED_MAX: Final = 1024
 """Ended attempts that are remembered; a repetition comes within seconds, not a thousand jobs later."""
@@ -46,8 +54,10 @@ class State:
     """Jobs that may want sandboxes: touched since they were last found to want none."""
     backlog: dict[JobId, None] = field(default_factory=dict)
     """Jobs of which a step left work to the next ones, so that no step takes long."""
-    bereft: dict[GroupId, HostId] = field(default_factory=dict)
-    """Groups whose lost node still has to be folded in."""
+    bereft: dict[GroupId, tuple[HostId, ...]] = field(default_factory=dict)
+    """Groups whose lost nodes still have to be folded in."""
+    rooms: NodeRooms = field(default_factory=NodeRooms)
+    """Room on the nodes, where they say it."""
     is_grant_cut: bool = False
     """The last grant reached its bound; the next event goes on with it."""
     live_nodes: list[HostRecord] | None = None
@@ -68,6 +78,9 @@ class State:
         for group in job.groups.values():
             for rollout in group.rollouts:
                 self.members.pop(rollout.rollout_id, None)
+                if rollout.part is not None:
+                    is_ready = rollout.sandbox is SandboxState.READY
+                    self.rooms.give_back(rollout.part, is_ready)
         self.ended[job.attempt_id] = None
         while len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]

@@ -132,6 +132,8 @@ class MemberView:
     turn: int
     tokens: int
     host: HostId | None
+    node: HostId | None
+    """Of its sandbox; its siblings may be on others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,4 +283,5 @@ def _view_member(
         turn=rollout.turn,
         tokens=rollout.tokens,
         host=rollout.host,
+        node=rollout.node,
     )

@@ -9,11 +9,18 @@ in which they do; that the last step has its groups comes before all bounds, whi
 from dataclasses import dataclass
 
 from domain.plan import OnNoSignal
-from domain.schedule import NextGroup, Numbers, WaitReason
+from domain.schedule import NextGroup, Numbers, WaitReason, room_numbers
 from domain.states import JobState
 from scheduler.core import evaluation, pacing, placement
 from scheduler.core.holdings import sandboxes_free
-from scheduler.core.records import GroupPhase, GroupRecord, JobRecord, RolloutRecord, SandboxState
+from scheduler.core.records import (
+    GroupPhase,
+    GroupRecord,
+    JobRecord,
+    Lack,
+    RolloutRecord,
+    SandboxState,
+)
 from scheduler.core.state import State
 from scheduler.core.weights import is_current
 
@@ -85,10 +92,18 @@ def next_group(state: State, job: JobRecord, now: float) -> tuple[NextGroup, Num
         return NextGroup.HELD_BY_STRATEGY, held
     if evaluation.has_backlog(job):
         return NextGroup.EVALUATION, ()
+    if job.lack is not None:
+        return NextGroup.SANDBOXES, lacking(job.lack)
     free = sandboxes_free(state)
     if free < job.plan.group_size or not state.nodes():
         return NextGroup.SANDBOXES, (("free", free), ("needed", job.plan.group_size))
     return NextGroup.MAY_START, ()
+
+
+def lacking(lack: Lack) -> Numbers:
+    """What nodes have too little of, for so many members together."""
+    asked = (("members", lack.members),)
+    return (*room_numbers(lack.resource, lack.needed, lack.available), *asked)
 
 
 def _after_end(job: JobRecord, group: GroupRecord) -> Wait:
@@ -140,6 +155,8 @@ def _without_sandbox(
     is_bound_away = holds_some and all(node.host_id != group.node for node in nodes)
     if not nodes or is_bound_away:
         return Wait(WaitReason.WAITS_FOR_NODE, (("nodes", len(nodes)),))
+    if job.lack is not None:
+        return Wait(WaitReason.WAITS_FOR_SANDBOX, lacking(job.lack))
     free = max(sandboxes_free(state), 0)
     numbers = (("free", free), ("needed", 1), ("of", state.pool.sandboxes))
     return Wait(WaitReason.WAITS_FOR_SANDBOX, numbers)
@@ -158,7 +175,7 @@ def _without_place(
             (held, ("kv_tokens", sum(engine.kv_tokens for engine in engines))),
         )
     nodes = state.nodes()
-    if all(node.host_id != group.node for node in nodes):
+    if all(node.host_id != rollout.node for node in nodes):
         return Wait(WaitReason.WAITS_FOR_NODE, (("nodes", len(nodes)),))
     if group.is_training:
         serving = [e for e in engines if is_current(job, e) and e.version >= group.policy_version]

@@ -97,6 +97,9 @@ def _blocked_before_placement(
         return "no_signal", "no group of a whole batch had any reward variance"
     if pacing.is_failing(job):
         return "failing", f"the last {job.failed_in_row} tries failed, one group at a time is tried"
+    if job.lack is not None:
+        said = " ".join(f"{name} {value:g}" for name, value in waits.lacking(job.lack))
+        return "sandboxes", f"no node has room: {said}"
     if job.wanting or evaluation.has_backlog(job) or free < job.plan.group_size:
         return "sandboxes", f"{free} of {run.state.pool.sandboxes} sandboxes are free for agents"
     reason, numbers = waits.next_group(run.state, job, run.now)

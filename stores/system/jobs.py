@@ -340,6 +340,7 @@ class PackageRef:
     environment_version_id: str
     uri: str
     sha: str
+    has_sandbox: bool = True
 
 
 async def packages_of(
@@ -348,13 +349,14 @@ async def packages_of(
     """Packages of environment versions of a project, by reference; without those that are gone."""
     versions, environments = t.environment_version, t.environment
     name = environments.c.name + "@" + cast(versions.c.version, Text)
+    has_sandbox = versions.c.manifest["sandbox"].as_boolean()
     query = (
-        select(name, versions.c.id, versions.c.package_uri, versions.c.package_sha)
+        select(name, versions.c.id, versions.c.package_uri, versions.c.package_sha, has_sandbox)
         .join(environments, environments.c.id == versions.c.environment_id)
         .where(environments.c.project_id == project_id, name.in_(refs))
     )
     rows = await connection.execute(query)
-    return {ref: PackageRef(id, uri, sha) for ref, id, uri, sha in rows}
+    return {ref: PackageRef(id, uri, sha, has is not False) for ref, id, uri, sha, has in rows}
 
 
 async def write_progress(

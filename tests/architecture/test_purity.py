@@ -21,7 +21,7 @@ ONLY_FROM: Final = {"random": {"Random"}}
 ALLOWED_OURS: Final = {
     "domain": {"domain"},
     "kv": {"domain", "kv"},
-    "scheduler": {"domain", "kv", "scheduler.core"},
+    "scheduler": {"domain", "kv", "sandboxes.core", "scheduler.core"},
     "sandboxes": {"domain", "sandboxes.core"},
 }
 

@@ -26,6 +26,7 @@ from domain.commands import (
     OpenGroup,
     PlaceRollout,
     ReleaseGang,
+    ReleaseSandboxes,
     ReplaceHost,
     ReplaceMember,
     SetJobState,
@@ -58,6 +59,7 @@ from domain.plan import JobLimits, JobPlan, Pool
 from domain.states import TERMINAL, Desired, End, HostKind
 from scheduler.core.coordinator import Coordinator
 from tests.simulation.machines import Engine, Machine, Node, Trainer, make
+from tests.simulation.roomy import RoomyNode
 from tests.simulation.rows import PENDING, GroupRow, JobRow, LeaseRow, Rows
 
 
@@ -72,6 +74,7 @@ class Workload:
     grade_fails: Callable[[GroupId, int], bool] = lambda group, epoch: False
     sync_fails: Callable[[HostId, int], bool] = lambda host, version: False
     diverges: Callable[[int], bool] = lambda step: False
+    refuses: Callable[[HostId, GroupId], bool] = lambda node, group: False
     score: Callable[[int], float | None] = lambda step: None
     fork_s: float = 0.1
     grade_s: float = 0.2
@@ -90,6 +93,8 @@ class World:
     pool: Pool
     workload: Workload = field(default_factory=Workload)
     nodes: int = 1
+    node_bytes: tuple[int, ...] = ()
+    """Of each node, for nodes that say what room they have (`roomy.py`)."""
     slots: int = 8
     kv_tokens: int = 0
     """What each engine says it holds; with it they let go of rollouts between turns."""
@@ -209,6 +214,8 @@ class World:
         for machine in self.machines.values():
             if isinstance(machine, Node):
                 machine.holds = {key: None for key in machine.holds if key[0] != rollout}
+            if isinstance(machine, RoomyNode):
+                machine.making = {key: None for key in machine.making if key[0] != rollout}
 
     def commands(self, kind: type[Command]) -> list[Command]:
         """All commands of one kind so far."""
@@ -325,6 +332,10 @@ class World:
                 self.rows.drop(command.group_id, command.reason)
             case GradeGroup():
                 self._grade(command)
+            case ReleaseSandboxes():
+                node = self._reach(command.node, command.node_epoch)
+                if isinstance(node, RoomyNode):
+                    node.release(command)
             case ForkSandboxes() | SetRanks() | SyncEngine() | CloseStep() | WriteCheckpoint():
                 self._tell_machine(command)
 
@@ -376,6 +387,8 @@ class World:
         for machine in self.machines.values():
             if isinstance(machine, Node):
                 machine.holds = {k: None for k in machine.holds if prefix not in k[0]}
+            if isinstance(machine, RoomyNode):
+                machine.making = {k: None for k in machine.making if prefix not in k[0]}
 
     def _move_rollout(self, command: EndTry | CloseRollout | PlaceRollout) -> None:
         row = self.rows.rollout(command.rollout_id)

@@ -29,7 +29,7 @@ from domain.events import (
     TurnFinished,
     TurnSampled,
 )
-from domain.ids import AttemptId, CheckpointId, GroupId, HostId, RolloutId
+from domain.ids import AttemptId, CheckpointId, GroupId, HostId, RolloutId, node_index
 from domain.policy import PolicyRef
 from domain.states import End, HostKind, Purpose
 from tests.simulation.rows import LeaseRow, RolloutRow, task_of
@@ -339,11 +339,16 @@ class Node(Machine):
 
 def make(world: "World", lease: LeaseRow, slots: int) -> Machine:
     """A new process for this lease and epoch."""
+    from tests.simulation.roomy import RoomyNode
+
     match lease.kind:
         case HostKind.ENGINE:
             return Engine(world, lease.host_id, lease.epoch, lease.attempt_id, slots=slots)
         case HostKind.TRAINER:
             return Trainer(world, lease.host_id, lease.epoch, lease.attempt_id)
+        case HostKind.NODE if world.node_bytes:
+            capacity = world.node_bytes[node_index(lease.host_id)]
+            return RoomyNode(world, lease.host_id, lease.epoch, None, capacity=capacity)
         case HostKind.NODE:
             return Node(world, lease.host_id, lease.epoch, None)
 

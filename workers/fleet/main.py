@@ -6,32 +6,35 @@
 | data server | requests of rollout hosts | the process |
 | reaper | time, Postgres | the process |
 | sampler | time, `/proc` | the process |
+| teller | time, the account | the process |
 """
 
 import asyncio
 import secrets
 import shutil
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from domain.ids import AttemptId
+from domain.events import NodeReported
+from domain.ids import AttemptId, node_index
 from domain.states import HostKind
 from domain.wire import Fork, Grade, HostSnapshot, Release, ReleaseAttempt
 from infra.clock import SystemClock
 from infra.host_process import HostContext, run_host
 from infra.link import LeaderLink
 from infra.logging import get_logger
-from infra.settings import Limits, SandboxKind, Settings
+from infra.settings import SandboxKind, Settings
 from sandboxes.node.account import make_account
 from sandboxes.node.elastic import as_elastic
 from sandboxes.node.machine import Machine, cores
 from sandboxes.node.reaper import Orphans, Reaper
-from sandboxes.node.registry import TryKey, TryState
+from sandboxes.node.registry import HeldTry, TryKey, TryState
 from sandboxes.node.relief import Lose, Relief
 from sandboxes.node.sampler import Sampler
 from sandboxes.node.slots import Slots
+from sandboxes.node.telling import RoomTeller
 from sandboxes.ports import Runtime
 from sandboxes.runtimes.process import ProcessRuntime
 from sandboxes.runtimes.qemu import QemuRuntime
@@ -71,6 +74,7 @@ class NodeAgent:
     starter: EnvironmentStarter
     output: OutputBook
     sampler: Sampler
+    teller: RoomTeller
     capacity: int
     data_key: str
     data_address: str = ""
@@ -110,7 +114,9 @@ class NodeAgent:
             slots=self.capacity,
             data_address=self.data_address,
             data_key=self.data_key,
-            sandboxes=tuple(f"{one.key.rollout_id}/{one.key.try_}" for one in held),
+            sandboxes=_names(held),
+            starting=_names(registry.in_state(TryState.FORKING)),
+            room=self.teller.said(),
         )
 
     def figures(self) -> dict[str, float]:
@@ -140,13 +146,17 @@ class NodeAgent:
             self.holdings.tell_failure(held)
 
 
+def _names(tries: Iterable[HeldTry]) -> tuple[str, ...]:
+    return tuple(f"{one.key.rollout_id}/{one.key.try_}" for one in tries)
+
+
 async def serve(context: HostContext) -> None:
     """Be the node agent until the lease ends; nothing of it outlives the process."""
     settings, clock = context.settings, SystemClock()
     database = Database(settings.database_url)
     blobs = Blobs(settings.object_store_url)
     runtime = make_runtime(settings, scratch_folder(settings.home, context))
-    sampler = _sampler(settings.limits, runtime, lambda key, cause: holdings.lose(key, cause))
+    sampler = _sampler(context, runtime, lambda key, cause: holdings.lose(key, cause))
     slots = sampler.slots
     packages = Packages(blobs, settings.home / "packages")
     link = LeaderLink(
@@ -187,6 +197,7 @@ async def serve(context: HostContext) -> None:
         starter=starter,
         output=output,
         sampler=sampler,
+        teller=_teller(context, sampler, link),
         capacity=slots.capacity,
         data_key=secrets.token_hex(DATA_KEY_BYTES),
     )
@@ -194,7 +205,8 @@ async def serve(context: HostContext) -> None:
     agent.data_address = await server.open()
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
-    loops = [link.run(), reaper.run(), sampler.run(), outbox.run(), printed.run()]
+    loops = [link.run(), reaper.run(), sampler.run(), agent.teller.run()]
+    loops += [outbox.run(), printed.run()]
     try:
         await _until_over(context, holdings, loops)
     finally:
@@ -210,13 +222,24 @@ async def serve(context: HostContext) -> None:
         await database.close()
 
 
-def _sampler(limits: Limits, runtime: Runtime, lose: Lose) -> Sampler:
+def _sampler(context: HostContext, runtime: Runtime, lose: Lose) -> Sampler:
     """Of the memory that is named, all of it, or of what is found here, less what others use."""
-    named = limits.node_memory_bytes
+    settings = context.settings
+    named = settings.memory_of_node(node_index(context.host_id))
     capacity = named or Machine().capacity_bytes()
     account = make_account(capacity, cores(), GRADING_RESERVE, owns_all=bool(named))
-    slots = Slots(limits.sandboxes, GRADING_RESERVE, account)
+    slots = Slots(settings.limits.sandboxes, GRADING_RESERVE, account)
     return Sampler(runtime, slots, Relief(account, as_elastic(runtime), lose), SystemClock())
+
+
+def _teller(context: HostContext, sampler: Sampler, link: LeaderLink) -> RoomTeller:
+    return RoomTeller(
+        sampler.relief.account,
+        sampler.slots,
+        pressure=lambda: sampler.pressure,
+        tell=lambda room: link.send(NodeReported(context.host_id, context.epoch, room)),
+        clock=sampler.clock,
+    )
 
 
 async def _until_over(

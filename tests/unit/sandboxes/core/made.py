@@ -4,11 +4,11 @@ from typing import Any
 
 from domain.ids import AttemptId, GroupId, OrganizationId
 from domain.sandbox import MemberKey, SandboxPurpose
+from sandboxes.core.asks import GroupAsk, NodeReport
 from sandboxes.core.growth import Growth
 from sandboxes.core.ladder import Resident
 from sandboxes.core.ledger import TemplateSpec
 from sandboxes.core.names import GIB, MIB, NodeId, TemplateId
-from sandboxes.core.placement import GroupAsk, NodeReport
 
 
 def key(index: int, group: str = "g") -> MemberKey:

@@ -7,8 +7,9 @@ import pytest
 from domain.ids import OrganizationId
 from domain.sandbox import SandboxPurpose
 from sandboxes.core.admission import Refused, Resource, Why
+from sandboxes.core.asks import GroupAsk, NodeReport, Placement
 from sandboxes.core.names import NodeId, TemplateId
-from sandboxes.core.placement import GroupAsk, NodeReport, Placement, Pool
+from sandboxes.core.placement import Pool
 from sandboxes.core.rooms import FEW, Holders, RoomTree
 from tests.unit.sandboxes.core.made import ask, report
 
@@ -60,6 +61,36 @@ def test_at_equal_cost_and_pressure_a_tenant_is_spread() -> None:
     assert [nodes_of(one)[0][0] for one in (first, second, other)] == [
         "node0000", "node0001", "node0000",
     ]  # fmt: skip
+
+
+def test_a_tenant_is_spread_where_its_template_shares_nothing() -> None:
+    made = pool(*(report(index, room_bytes=500.0) for index in range(3)))
+    nodes = [nodes_of(made.place(ask(number, template_bytes=0.0)))[0][0] for number in range(3)]
+    assert nodes == ["node0000", "node0001", "node0002"]
+
+
+def test_later_members_go_to_their_siblings_while_these_have_room() -> None:
+    made = pool(report(0), report(1, pressure=0.03), report(2, pressure=0.03))
+    near = (NodeId("gone"), NodeId("node0002"))
+    assert nodes_of(made.place(ask(near=near))) == [("node0002", 4)]
+    assert nodes_of(made.place(ask(2, near=near, members=5))) == [("node0000", 5)]
+
+
+def test_a_node_that_refused_is_left_out() -> None:
+    made = pool(report(0), report(1), report(2))
+    refusing = frozenset((NodeId("node0000"), NodeId("node0001")))
+    near = (NodeId("node0001"),)
+    assert nodes_of(made.place(ask(without=refusing, near=near))) == [("node0002", 4)]
+
+
+def test_of_what_an_empty_pool_would_not_take_the_largest_part_is_placed() -> None:
+    made = pool(report(0, room_bytes=42.0, largest_bytes=50.0), report(1, largest_bytes=40.0))
+    assert made.empty_takes(ask(members=4)) == 4
+    assert made.empty_takes(ask(members=9)) == 5
+    part = made.place_part(ask(members=9))
+    assert not isinstance(part, Refused)
+    assert (part.node_id, part.members) == ("node0001", 8)
+    assert isinstance(pool(report(0, room_bytes=12.0)).place_part(ask()), Refused)
 
 
 def test_a_group_stays_whole_where_any_node_takes_it() -> None:

@@ -26,8 +26,10 @@ from domain.ids import GroupId, HostId, RolloutId, node_host_id, ordinal_of, rol
 from domain.plan import EvaluationPlan, JobPlan, Priority
 from domain.states import Desired, End, HostKind, JobState, Purpose
 from scheduler.core import evaluation
+from scheduler.core.records import SandboxState
 from tests.simulation.plans import plan, pool
 from tests.unit.scheduler.core.bench import Bench, engine_id, gid, held, policy, trainer_id
+from tests.unit.scheduler.core.rooms import EACH, TEMPLATE, parts, room, tell
 
 JOB = plan(max_steps=9)
 
@@ -352,3 +354,35 @@ def test_two_leaders_in_a_row_start_from_the_rows_alone() -> None:
     commands = bench.feed(StateRestored((job_row(group_row(0)),), HOSTS))
     assert bench.found(ForkSandboxes, commands) == []
     assert bench.job().sandboxes == 2
+
+
+def test_what_nodes_hold_or_still_make_is_asked_of_no_other_node() -> None:
+    """A fork was on its way when the leader died: a second one would make a second sandbox."""
+    roomy = replace(JOB, templates=(TEMPLATE,))
+    other = host_row(node_host_id(1), HostKind.NODE)
+    bench = restored(job_row(group_row(0), plan=roomy), (*HOSTS, other))
+    first, second = bench.group(0).rollouts
+    bench.node(1, held=())
+    tell(bench, 1, room(900))
+    bench.tick()
+    assert bench.forked() == [], "the other node may hold them"
+    starting = replace(held(second), is_starting=True)
+    bench.node(0, held=(held(first), starting))
+    tell(bench, 0, room(100))
+    assert (first.sandbox, second.sandbox) == (SandboxState.READY, SandboxState.ASKED)
+    bench.tick(10.0)
+    asked = {fork.node for fork in bench.forked() if fork.group_id == bench.group(0).group_id}
+    assert asked <= {node_host_id(0)}
+    bench.ready(second, node_host_id(0))
+
+
+def test_a_new_leader_places_by_room_once_nodes_have_said_it() -> None:
+    roomy = replace(JOB, templates=(TEMPLATE,))
+    other = host_row(node_host_id(1), HostKind.NODE)
+    bench = restored(job_row(group_row(0), plan=roomy), (*HOSTS, other))
+    bench.node(0)
+    tell(bench, 0, room(EACH - 1))
+    bench.node(1)
+    tell(bench, 1, room(2 * EACH))
+    bench.tick()
+    assert parts(bench) == [(node_host_id(1), 2)]
