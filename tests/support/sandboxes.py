@@ -88,7 +88,7 @@ class NativeInstallation(Installation):
         for compiled in self._modules:
             files.file(compiled, f"/run/{compiled.name}")
         files.file(self._native, "/run/agent")
-        files.words[-4 + 1] = "0755"
+        files.words[-4] = "0755"
         at = launch.words.index(f"{AGENT_FOLDER}/sandboxes/guest/wire.pyc") + 1
         launch.words[at:at] = files.words
         launch.fds += files.fds
