@@ -211,9 +211,10 @@ static void told(struct job *job) {
 
 static void ready(struct job *job, const struct pollfd *polled) {
     if (job->has_ended || polled->revents == 0) return;
+    int index = polled->fd == job->streams[0].fd ? 0 : 1;
     if (polled->fd == job->told) told(job);
     else if (polled->events == POLLOUT) feed(job);
-    else take(job, polled->fd == job->streams[0].fd ? 0 : 1);
+    else if (may_read(job, &job->streams[index])) take(job, index); /* the other took the credit */
 }
 
 static void conclude(struct job *job) {
