@@ -1,9 +1,10 @@
 """The sandbox port: what the node agent asks of a runtime, and how a sandbox can end.
 
 The unit of allocation is the fork of members; a member key names one sandbox for ever, so that a
-repeated fork answers with the one that exists. Calls of one sandbox run one after the other. A call
-fails with `SandboxError` of the environment kit: `lost` means that the sandbox is gone, and nothing
-that a lost sandbox says is ever a tool result.
+repeated fork answers with the one that exists. Calls of one sandbox run one after the other; beside
+them, programs that are read as they go (`commands.py`) and questions about files (`files.py`), which
+wait for nobody. A call fails with `SandboxError` of the environment kit: `lost` means that the sandbox
+is gone, and nothing that a lost sandbox says is ever a tool result.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +15,8 @@ from typing import Protocol
 
 from domain.errors import VenusError
 from domain.sandbox import MemberKey, SandboxLimits
+from sandboxes.commands import Command, Process
+from sandboxes.files import FileRequest, FileResult
 from venusrl.env.sandbox import SandboxRequest, SandboxResult
 
 
@@ -109,7 +112,15 @@ class Sandbox(Protocol):
         ...
 
     def call(self, request: SandboxRequest) -> Awaitable[SandboxResult]:
-        """Run one request to its end. Raises SandboxError."""
+        """Run one request to its end, after those that were asked before. Raises SandboxError."""
+        ...
+
+    def start(self, command: Command) -> Awaitable[Process]:
+        """Start a program, at once. Raises SandboxError: `refused` where too many run already."""
+        ...
+
+    def files(self, request: FileRequest) -> Awaitable[FileResult]:
+        """Answer a question about files, at once. Raises SandboxError."""
         ...
 
     def stats(self) -> SandboxStats:

@@ -1,21 +1,15 @@
-/* The native guest agent: one static binary, one request at a time over fd 0, a stream.
+/* The native guest agent: one static binary, one loop over fd 0, a stream, and all that runs.
  *
  * As /init of a virtual machine it is process 1 and makes the system first; fd 0 is a port of the
  * host then. Elsewhere it is started as `agent MEMORY PIDS DISK FILES [PYTHON VERSION FOLDER]` with a
- * stream socket. It answers as sandboxes/guest/agent.py, the reference, does; one suite of tests
- * holds both to it. A frame is a big-endian uint32 length and that many bytes: fields, each a uint32
- * length and its bytes; the first names the kind. Numbers are decimal.
- *
- *     exec TIMEOUT_MS CAP STDIN ARGV...   python TIMEOUT_MS CAP SOURCE
- *     read MAX PATH    write PATH CONTENT    shutdown
- *     -> hello PROTOCOL PYTHON | done EXIT TIMED_OUT TRUNCATED STDOUT STDERR | bytes CONTENT | ok
- *        | error REASON DETAIL
+ * stream socket. It answers as sandboxes/guest/agent.py, the reference, which describes the protocol;
+ * one suite of tests holds both to it.
  *
  * A machine's agent answers the host's own requests too:
  *
- *     prepare_snapshot -> ok        quiet, with a warm interpreter: the host may freeze the machine
+ *     prepare_snapshot CH -> ok CH     quiet, with a warm interpreter: the host may freeze the machine
  *     resume ENTROPY TIME_NS HOSTNAME SEED MEMORY PIDS DISK FILES [NAME VALUE]... -> hello
- *     clock TIME_NS -> ok    trim -> ok    stats -> bytes    place PATH CONTENT -> ok
+ *     clock CH TIME_NS -> ok CH   trim CH -> ok CH   stats CH -> bytes CH   place CH PATH CONTENT -> ok CH
  *
  * Nothing in here is a boundary: the host treats every byte as hostile.
  */
@@ -34,46 +28,62 @@
 struct limits limits = {1ull << 40, 4096, 64 << 20, 256}; /* of a machine before its first resume */
 bool is_machine;
 
-/* Collect orphans that ended, but not the interpreter: process 1 is everybody's parent. */
+/* Collect orphans that ended, but nothing of ours: process 1 is everybody's parent. */
 static void reap(void) {
     siginfo_t ended;
     while (true) {
         ended.si_pid = 0;
         if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
-        if (ended.si_pid == interpreter_pid()) return;
+        if (ended.si_pid == interpreter_pid() || jobs_own(ended.si_pid)) return;
         waitpid(ended.si_pid, NULL, 0);
     }
 }
 
 static void serve_machine(struct frame *frame, const char *kind) {
+    const char *channel = text_of(frame, 1);
     if (strcmp(kind, "resume") == 0) {
         resume(frame);
     } else if (strcmp(kind, "place") == 0) {
         place_file(frame);
     } else if (strcmp(kind, "stats") == 0) {
-        tell_stats();
+        tell_stats(channel);
     } else {
         if (strcmp(kind, "prepare_snapshot") == 0) warm_up();
         else if (strcmp(kind, "trim") == 0) trim();
-        else if (strcmp(kind, "clock") == 0) set_clock(number_of(&frame->fields[1]));
-        answer_text("ok", NULL, NULL);
+        else if (strcmp(kind, "clock") == 0) set_clock(number_at(frame, 2));
+        say("ok", channel, NULL);
     }
 }
 
-static void serve(void) {
-    static struct frame frame;
-    while (receive(&frame)) {
-        const char *kind = text_of(&frame, 0);
-        if (strcmp(kind, "shutdown") == 0) break;
-        if (strcmp(kind, "exec") == 0 && frame.count > 3) run_command(&frame);
-        else if (strcmp(kind, "python") == 0) run_python(&frame);
-        else if (strcmp(kind, "read") == 0) read_file(&frame);
-        else if (strcmp(kind, "write") == 0) write_file(&frame);
-        else if (is_machine) serve_machine(&frame, kind);
-        else answer_text("error", "denied", "not a request");
-        release(&frame);
-        reap();
+static bool is_told(const char *kind) {
+    const char *kinds[] = {"data", "eof", "signal", "resize", "credit", "stop"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(kind, kinds[i]) == 0) return true;
     }
+    return false;
+}
+
+/* Read one request and begin or answer it; false when there is no more. */
+static bool take_request(void) {
+    static struct frame frame;
+    if (!receive(&frame)) return false;
+    const char *kind = text_of(&frame, 0);
+    bool is_wanted = strcmp(kind, "shutdown") != 0;
+    if (!is_wanted) ;
+    else if (is_told(kind)) jobs_tell(&frame);
+    else if (strcmp(kind, "exec") == 0) start_program(&frame);
+    else if (strcmp(kind, "python") == 0) evaluate(&frame);
+    else if (serve_files(&frame, kind)) ;
+    else if (is_machine) serve_machine(&frame, kind);
+    else refuse(text_of(&frame, 1), "denied", "not a request");
+    release(&frame);
+    return is_wanted;
+}
+
+static void serve(void) {
+    do {
+        while (!jobs_serve()) reap();
+    } while (take_request());
 }
 
 static void take_arguments(int argc, char **argv) {
@@ -95,7 +105,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN);
     if (is_machine) boot();
     else take_arguments(argc, argv);
-    answer_text("hello", "1", python_version);
+    say("hello", PROTOCOL_TEXT, python_version, NULL);
     serve();
     if (is_machine) power_off();
     return 0;

@@ -9,25 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-static void refuse(const char *reason, const char *detail) {
-    answer_text("error", reason, detail);
+void refuse(const char *channel, const char *reason, const char *detail) {
+    say("error", channel, reason, detail, NULL);
 }
 
-static void refuse_errno(int cause) {
+void refuse_errno(const char *channel, int cause) {
     bool is_missing = cause == ENOENT || cause == ENOTDIR;
-    refuse(is_missing ? "not_found" : "denied", strerror(cause));
-}
-
-/* The raw system call changes this thread only; the library would not do more in a static binary
-   of one thread, but says so nowhere. */
-static void act_as(uid_t id) {
-    if (!is_machine) return;
-    if (id != 0) syscall(SYS_setresgid, -1, id, -1);
-    syscall(SYS_setresuid, -1, id, -1);
-    if (id == 0) syscall(SYS_setresgid, -1, id, -1);
+    refuse(channel, is_missing ? "not_found" : "denied", strerror(cause));
 }
 
 /* An absolute path without `.`, `..` and empty parts; relative ones start at the work folder. */
@@ -65,44 +55,50 @@ static bool real_folder(const char *folder, char *into) {
     return true;
 }
 
-/* Where a file of the work folder really lies; false, with the refusal sent, for any other. */
-static bool inside(const struct field *path, char *into) {
+/* Where an entry of the work folder really lies; false, with the refusal sent, for any other. */
+bool inside(const char *channel, const struct field *path, char *into, bool may_be_home) {
     char plain[PATH_MAX], folder[PATH_MAX], *last;
     errno = 0;
     bool is_text = strlen((char *)path->bytes) == path->size && path->size > 0;
     if (!is_text || !normalize((char *)path->bytes, plain) || (last = strrchr(plain, '/')) == NULL) {
-        refuse("denied", "not a path");
+        refuse(channel, "denied", "not a path");
         return false;
+    }
+    if (may_be_home && strcmp(plain, HOME) == 0) {
+        strcpy(into, HOME);
+        return true;
     }
     *last = 0;
     if (!real_folder(plain, folder)) {
-        refuse_errno(errno ? errno : ENAMETOOLONG);
+        refuse_errno(channel, errno ? errno : ENAMETOOLONG);
         return false;
     }
     size_t home = strlen(HOME);
     if (strncmp(folder, HOME, home) != 0 || (folder[home] != 0 && folder[home] != '/')) {
-        refuse("denied", "outside of " HOME);
+        refuse(channel, "denied", "outside of " HOME);
         return false;
     }
-    return snprintf(into, PATH_MAX, "%s/%s", folder, last + 1) < PATH_MAX;
+    if (snprintf(into, PATH_MAX, "%s/%s", folder, last + 1) < PATH_MAX) return true;
+    refuse_errno(channel, ENAMETOOLONG);
+    return false;
 }
 
-static bool is_regular(int fd, struct stat *status) {
+static bool is_regular(const char *channel, int fd, struct stat *status) {
     if (fd < 0 || fstat(fd, status) != 0) {
-        refuse_errno(errno);
+        refuse_errno(channel, errno);
         return false;
     }
-    if (!S_ISREG(status->st_mode)) refuse("denied", "not a regular file");
+    if (!S_ISREG(status->st_mode)) refuse(channel, "denied", "not a regular file");
     return S_ISREG(status->st_mode);
 }
 
-static void send_content(int fd, size_t limit) {
+static void send_content(const char *channel, int fd, size_t limit) {
     struct stat status;
-    if (!is_regular(fd, &status)) return;
+    if (!is_regular(channel, fd, &status)) return;
     if ((uint64_t)status.st_size > limit) {
         char detail[64];
         snprintf(detail, sizeof detail, "%lld bytes", (long long)status.st_size);
-        refuse("too_large", detail);
+        refuse(channel, "too_large", detail);
         return;
     }
     size_t size = 0, room = (size_t)status.st_size;
@@ -111,24 +107,22 @@ static void send_content(int fd, size_t limit) {
     while (content != NULL && size < room && (got = read(fd, content + size, room - size)) > 0) {
         size += (size_t)got;
     }
-    struct field fields[2] = {{(unsigned char *)"bytes", 5}, {content, (uint32_t)size}};
-    if (content == NULL || got < 0) refuse_errno(errno);
-    else answer(fields, 2);
+    if (content == NULL || got < 0) refuse_errno(channel, errno);
+    else say_bytes("bytes", channel, content, size);
     free(content);
 }
 
-/* read MAX PATH */
-void read_file(struct frame *frame) {
+/* read CH MAX PATH */
+static void read_file(struct frame *frame) {
     char path[PATH_MAX];
-    act_as(GUEST_ID);
-    if (frame->count != 3) {
-        refuse("denied", "not a request");
-    } else if (inside(&frame->fields[2], path)) {
+    const char *channel = text_of(frame, 1);
+    if (frame->count != 4) {
+        refuse(channel, "denied", "not a request");
+    } else if (inside(channel, &frame->fields[3], path, false)) {
         int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        send_content(fd, number_of(&frame->fields[1]));
+        send_content(channel, fd, number_at(frame, 2));
         if (fd >= 0) close(fd);
     }
-    act_as(0);
 }
 
 bool make_folders(char *path) {
@@ -152,34 +146,46 @@ static bool fill(int fd, const struct field *content) {
     return true;
 }
 
-static void replace(char *path, const struct field *content, mode_t mode) {
+static void replace(const char *channel, char *path, const struct field *content) {
     struct stat status;
     int fd = -1;
     if (make_folders(path)) {
-        fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
+        fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
     }
-    if (is_regular(fd, &status)) {
-        if (fill(fd, content)) answer_text("ok", NULL, NULL);
-        else refuse_errno(errno);
+    if (is_regular(channel, fd, &status)) {
+        if (fill(fd, content)) say("ok", channel, NULL);
+        else refuse_errno(channel, errno);
     }
     if (fd >= 0) close(fd);
 }
 
-/* write PATH CONTENT */
-void write_file(struct frame *frame) {
+/* write CH PATH CONTENT */
+static void write_file(struct frame *frame) {
     char path[PATH_MAX];
-    act_as(GUEST_ID);
-    if (frame->count != 3) refuse("denied", "not a request");
-    else if (inside(&frame->fields[1], path)) replace(path, &frame->fields[2], 0644);
-    act_as(0);
+    const char *channel = text_of(frame, 1);
+    if (frame->count != 4) refuse(channel, "denied", "not a request");
+    else if (inside(channel, &frame->fields[2], path, false))
+        replace(channel, path, &frame->fields[3]);
 }
 
-/* place PATH CONTENT: a file of the platform's, which the user may read only */
+/* Whether it was a request about files; it is answered then. */
+bool serve_files(struct frame *frame, const char *kind) {
+    bool is_served = true;
+    act_as(GUEST_ID);
+    if (strcmp(kind, "read") == 0) read_file(frame);
+    else if (strcmp(kind, "write") == 0) write_file(frame);
+    else is_served = serve_tree(frame, kind);
+    act_as(0);
+    return is_served;
+}
+
+/* place CH PATH CONTENT: a file of the platform's, which the user may read only */
 void place_file(struct frame *frame) {
     char path[PATH_MAX];
-    if (!is_machine || frame->count != 3 || !normalize(text_of(frame, 1), path)) {
-        refuse("denied", "not a request");
+    const char *channel = text_of(frame, 1);
+    if (!is_machine || frame->count != 4 || !normalize(text_of(frame, 2), path)) {
+        refuse(channel, "denied", "not a request");
         return;
     }
-    replace(path, &frame->fields[2], 0644);
+    replace(channel, path, &frame->fields[3]);
 }

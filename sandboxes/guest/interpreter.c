@@ -47,10 +47,7 @@ static bool open_pipes(int source[2], int result[2], int out[2], int err[2]) {
            !pipe2(err, O_CLOEXEC);
 }
 
-static void end(void) {
-    kill_session(warm.pid);
-    close(warm.source), close(warm.result), close(warm.out), close(warm.err);
-}
+static void forget(void);
 
 /* Make the interpreter unless it lives; false when it cannot be. */
 bool warm_up(void) {
@@ -67,92 +64,119 @@ bool warm_up(void) {
     struct pollfd polled = {warm.result, POLLIN, 0};
     if (pid > 0 && poll(&polled, 1, START_MS) > 0 && read(warm.result, &ready, 4) == 4) return true;
     if (pid > 0) {
-        end();
+        kill_session(pid);
         waitpid(pid, NULL, 0);
     }
-    warm.pid = 0;
+    forget();
     return false;
 }
 
-/* The interpreter is gone or has to go: its code, and the line that says so. */
-static void bury(struct capture *capture, bool timed_out) {
-    int status = 0;
-    kill_session(warm.pid);
-    while (waitpid(warm.pid, &status, 0) < 0 && errno == EINTR) continue;
-    capture_drain(capture);
-    if (!timed_out) capture_add(capture, 1, "the interpreter ended, its names are lost\n");
-    int code = exit_code(status);
-    capture_answer(capture, code != 0 ? code : 1, timed_out);
+static void forget(void) {
     close(warm.source), close(warm.result), close(warm.out), close(warm.err);
     warm.pid = 0;
 }
 
-static void send_some(const unsigned char **unsent, size_t *left) {
-    ssize_t put = write(warm.source, *unsent, *left);
-    if (put < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    *left = put < 0 ? 0 : *left - (size_t)put;
-    *unsent += put < 0 ? 0 : put;
+/* It answered, or it is gone. */
+void evaluation_told(struct job *job) {
+    int32_t code;
+    if (read(warm.result, &code, 4) == 4) {
+        job->has_ended = true;
+        job->code = (int32_t)ntohl((uint32_t)code);
+    } else {
+        evaluation_stop(job);
+    }
 }
 
-/* Send a source and read until its code arrives; true with the code, false when it has to go. */
-static bool converse(struct field text, struct capture *capture, int64_t deadline, int32_t *code,
-                     bool *timed_out) {
-    int out = warm.out, err = warm.err;
-    while (true) {
-        int wait_ms = until(deadline);
-        *timed_out = wait_ms == 0;
-        if (*timed_out) return false;
-        if (text.size > 0) {
-            const unsigned char *unsent = text.bytes;
-            size_t left = text.size;
-            send_some(&unsent, &left);
-            text = (struct field){(unsigned char *)unsent, (uint32_t)left};
-        }
+/* The interpreter has to go. */
+void evaluation_stop(struct job *job) {
+    int status = 0;
+    kill_session(warm.pid);
+    while (waitpid(warm.pid, &status, 0) < 0 && errno == EINTR) continue;
+    take_status(job, status);
+    job->is_dead = true;
+}
+
+/* All that it said was sent. */
+void evaluation_over(struct job *job) {
+    if (job->is_dead) {
+        if (!job->timed_out) job_line(job, "the interpreter ended, its names are lost");
+        if (job->code == 0 && job->signal == 0) job->code = 1;
+        forget();
+    }
+    job_end(job);
+}
+
+/* A source with its length in front; NULL without memory. */
+static unsigned char *with_size(const struct field *source) {
+    unsigned char *text = malloc((size_t)source->size + 4);
+    uint32_t size = htonl(source->size);
+    if (text == NULL) return NULL;
+    memcpy(text, &size, 4);
+    memcpy(text + 4, source->bytes, source->size);
+    return text;
+}
+
+/* python CH TIMEOUT_MS CAP SOURCE */
+void evaluate(struct frame *frame) {
+    char pid[24];
+    bool is_there = frame->count > 4 && warm_up();
+    unsigned char *text = is_there ? with_size(&frame->fields[4]) : NULL;
+    struct job *job = job_new(text_of(frame, 1), number_at(frame, 3), UNLIMITED,
+                              (int64_t)number_at(frame, 2));
+    if (job != NULL) {
+        job->is_evaluation = true;
+        snprintf(pid, sizeof pid, "%d", text != NULL ? (int)warm.pid : 0);
+        say("started", job->channel, pid, NULL);
+    }
+    if (job != NULL && text != NULL) {
+        job->pid = warm.pid;
+        job->input = warm.source;
+        job->told = warm.result;
+        job_streams(job, warm.out, warm.err);
+        job_data(job, text, (size_t)frame->fields[4].size + 4);
+    } else if (job != NULL) {
+        job_line(job, "there is no Python interpreter in this sandbox");
+        job->code = 126;
+        job_end(job);
+    }
+    free(text);
+}
+
+static void drop(int *fd) {
+    static char scratch[4096];
+    if (read(*fd, scratch, sizeof scratch) == 0) *fd = -1;
+}
+
+/* Have a source run while nothing else is there to serve; whether it came to its end. */
+static bool have_run(const struct field *source) {
+    unsigned char *text = with_size(source);
+    size_t size = (size_t)source->size + 4, put = 0;
+    int64_t deadline = now_ms() + START_MS;
+    int out = warm.out, err = warm.err, wait_ms;
+    bool is_done = false;
+    unblock(out);
+    unblock(err);
+    while (text != NULL && !is_done && (wait_ms = until(deadline)) > 0) {
         struct pollfd polled[4] = {{warm.result, POLLIN, 0},
-                                   {text.size > 0 ? warm.source : -1, POLLOUT, 0},
+                                   {put < size ? warm.source : -1, POLLOUT, 0},
                                    {out, POLLIN, 0},
                                    {err, POLLIN, 0}};
         if (poll(polled, 4, wait_ms) < 0) continue;
-        if (polled[0].revents != 0) return read(warm.result, code, 4) == 4;
-        if (polled[2].revents != 0 && capture_read(capture, 0) == 0) out = -1;
-        if (polled[3].revents != 0 && capture_read(capture, 1) == 0) err = -1;
+        if (polled[1].revents != 0) {
+            ssize_t more = write(warm.source, text + put, size - put);
+            if (more < 0 && errno != EAGAIN && errno != EINTR) break;
+            put += more > 0 ? (size_t)more : 0;
+        }
+        if (polled[2].revents != 0) drop(&out);
+        if (polled[3].revents != 0) drop(&err);
+        if (polled[0].revents != 0) {
+            int32_t code;
+            is_done = read(warm.result, &code, 4) == 4;
+            if (!is_done) break;
+        }
     }
-}
-
-static bool evaluate(struct field source, struct capture *capture, int64_t timeout_ms,
-                     int32_t *code, bool *timed_out) {
-    unsigned char *text = malloc((size_t)source.size + 4);
-    uint32_t size = htonl(source.size);
-    if (text == NULL) return false;
-    memcpy(text, &size, 4);
-    memcpy(text + 4, source.bytes, source.size);
-    bool lives = converse((struct field){text, source.size + 4}, capture, now_ms() + timeout_ms,
-                          code, timed_out);
     free(text);
-    return lives;
-}
-
-/* python TIMEOUT_MS CAP SOURCE */
-void run_python(struct frame *frame) {
-    struct capture capture;
-    bool timed_out = false;
-    int32_t code = 0;
-    if (frame->count < 4 || !warm_up()) {
-        capture_open(&capture, -1, -1, 0);
-        capture_add(&capture, 1, "there is no Python interpreter in this sandbox\n");
-        capture_answer(&capture, 126, false);
-        capture_close(&capture);
-        return;
-    }
-    capture_open(&capture, warm.out, warm.err, number_of(&frame->fields[2]));
-    int64_t timeout_ms = (int64_t)number_of(&frame->fields[1]);
-    if (evaluate(frame->fields[3], &capture, timeout_ms, &code, &timed_out)) {
-        capture_drain(&capture);
-        capture_answer(&capture, (int32_t)ntohl((uint32_t)code), false);
-    } else {
-        bury(&capture, timed_out);
-    }
-    capture_close(&capture);
+    return is_done;
 }
 
 static char *hex_of(char *at, const char *text) {
@@ -163,9 +187,6 @@ static char *hex_of(char *at, const char *text) {
 /* Tell the interpreter, warm since before the snapshot, that it is one of many now. */
 void interpreter_resumed(const char *entropy, char **pairs, int count) {
     size_t room = 256 + 2 * strlen(entropy);
-    struct capture capture;
-    bool timed_out;
-    int32_t code;
     if (warm.pid == 0) return;
     set_limits(warm.pid);
     for (int i = 0; i < count; i++) room += 2 * strlen(pairs[i]) + 4;
@@ -178,13 +199,11 @@ void interpreter_resumed(const char *entropy, char **pairs, int count) {
         at += sprintf(at, "'");
     }
     at += sprintf(at, ")");
-    capture_open(&capture, warm.out, warm.err, 0);
     struct field field = {(unsigned char *)source, (uint32_t)(at - source)};
-    if (!evaluate(field, &capture, START_MS, &code, &timed_out)) {
-        end();
+    if (!have_run(&field)) {
+        kill_session(warm.pid);
         waitpid(warm.pid, NULL, 0);
-        warm.pid = 0;
+        forget();
     }
-    capture_close(&capture);
     free(source);
 }

@@ -123,6 +123,7 @@ void boot(void) {
     attach("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2");
     attach("sysfs", "/sys", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
     attach("devtmpfs", "/dev", MS_NOSUID, NULL);
+    attach("devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, "mode=620,ptmxmode=666");
     attach("tmpfs", "/dev/shm", MS_NOSUID | MS_NODEV, "size=16m,mode=1777");
     attach("tmpfs", "/run", MS_NOSUID | MS_NODEV, "size=1m,mode=0755");
     mkdir(HOME, 0755);
@@ -186,7 +187,7 @@ void resume(struct frame *frame) {
     char seed[17];
     int count = 0;
     if (!is_machine || frame->count < PAIR_FIRST) {
-        answer_text("error", "denied", "not a request");
+        refuse("0", "denied", "not a request");
         return;
     }
     const struct field *fields = frame->fields;
@@ -206,7 +207,7 @@ void resume(struct frame *frame) {
     }
     get_text("/proc/sys/kernel/random/uuid", seed, sizeof seed); /* 15 fresh hex digits and '-' */
     interpreter_resumed(seed, pairs, count);
-    answer_text("hello", "1", python_version);
+    say("hello", PROTOCOL_TEXT, python_version, NULL);
 }
 
 static int count_processes(void) {
@@ -223,8 +224,8 @@ static int count_processes(void) {
     return count;
 }
 
-/* stats -> bytes "TOTAL FREE AVAILABLE PROCESSES", memory in bytes */
-void tell_stats(void) {
+/* stats CH -> bytes CH "TOTAL FREE AVAILABLE PROCESSES", memory in bytes */
+void tell_stats(const char *channel) {
     static char text[4096];
     unsigned long long figures[3] = {0, 0, 0};
     const char *names[3] = {"MemTotal:", "MemFree:", "MemAvailable:"};
@@ -235,7 +236,7 @@ void tell_stats(void) {
     }
     snprintf(text, sizeof text, "%llu %llu %llu %d", figures[0], figures[1], figures[2],
              count_processes());
-    answer_text("bytes", text, NULL);
+    say("bytes", channel, text, NULL);
 }
 
 /* Give what only caches hold back to the free list. Not compacted: that would copy pages which all

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,9 +39,20 @@ void kill_session(pid_t leader) {
     kill(leader, SIGKILL);
 }
 
-/* A wait status as shells show it: 128 + signal for a killed process. */
-int exit_code(int status) {
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+/* How a process ended. */
+void take_status(struct job *job, int status) {
+    job->has_ended = true;
+    job->code = WIFSIGNALED(status) ? 0 : WEXITSTATUS(status);
+    job->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+/* The raw system call changes this thread only; the library would not do more in a static binary
+   of one thread, but says so nowhere. */
+void act_as(uid_t id) {
+    if (!is_machine) return;
+    if (id != 0) syscall(SYS_setresgid, -1, id, -1);
+    syscall(SYS_setresuid, -1, id, -1);
+    if (id == 0) syscall(SYS_setresgid, -1, id, -1);
 }
 
 /* In a child: give up what process 1 of a machine may do. A namespace has no more to give up. */

@@ -13,7 +13,7 @@ import random
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import agent  # type: ignore[import-not-found,unused-ignore]  # lies beside this file
+import evaluate  # type: ignore[import-not-found,unused-ignore]  # lies beside this file
 
 del sys.path[0]
 
@@ -33,6 +33,6 @@ if __name__ == "__main__":
         gc.collect()
         gc.freeze()
         os.write(4, bytes(4))
-        agent.interpret(3, 4)
+        evaluate.interpret(3, 4)
     finally:
         os._exit(1)

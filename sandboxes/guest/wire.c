@@ -3,13 +3,15 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #define FRAME_BYTES_MAX (64u << 20) /* a host that asks for more is no host of this protocol */
+#define KEPT_BYTES_MAX (128 << 10) /* of the buffer, after a large frame */
+#define TEXTS_MAX 8
 
 static bool read_exactly(unsigned char *into, size_t size) {
     while (size > 0) {
@@ -26,14 +28,38 @@ static bool read_exactly(unsigned char *into, size_t size) {
     return true;
 }
 
-static void write_all(const unsigned char *bytes, size_t size) {
-    while (size > 0) {
-        ssize_t put = write(0, bytes, size);
+static struct {
+    unsigned char *bytes;
+    size_t size, room;
+    bool is_gathering;
+} out;
+
+static void write_all(void) {
+    size_t at = 0;
+    while (at < out.size) {
+        ssize_t put = write(0, out.bytes + at, out.size - at);
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) exit(1);
-        bytes += put;
-        size -= (size_t)put;
+        at += (size_t)put;
     }
+    out.size = 0;
+    if (out.room > KEPT_BYTES_MAX) {
+        free(out.bytes);
+        out.bytes = NULL;
+        out.room = 0;
+    }
+}
+
+static void put(const void *bytes, size_t size) {
+    if (out.size + size > out.room) {
+        size_t room = out.size + size + 4096;
+        unsigned char *larger = realloc(out.bytes, room);
+        if (larger == NULL) exit(1); /* half a frame cannot be taken back */
+        out.bytes = larger;
+        out.room = room;
+    }
+    if (size > 0) memcpy(out.bytes + out.size, bytes, size);
+    out.size += size;
 }
 
 static uint32_t size_at(const unsigned char *at) {
@@ -69,31 +95,55 @@ void release(struct frame *frame) {
     frame->body = NULL;
 }
 
-void answer(const struct field *fields, int count) {
-    uint32_t size = 0, length;
-    for (int i = 0; i < count; i++) size += 4 + fields[i].size;
-    length = htonl(size);
-    write_all((unsigned char *)&length, 4);
-    for (int i = 0; i < count; i++) {
-        length = htonl(fields[i].size);
-        write_all((unsigned char *)&length, 4);
-        write_all(fields[i].bytes, fields[i].size);
-    }
+void gather(bool is_on) {
+    out.is_gathering = is_on;
+    if (!is_on) write_all();
 }
 
-/* A frame of up to three texts. */
-void answer_text(const char *kind, const char *first, const char *second) {
-    const char *texts[3] = {kind, first, second};
-    struct field fields[3];
-    int count = 0;
-    for (; count < 3 && texts[count] != NULL; count++) {
-        fields[count] = (struct field){(unsigned char *)texts[count], strlen(texts[count])};
+static void put_size(size_t size) {
+    uint32_t length = htonl((uint32_t)size);
+    put(&length, sizeof length);
+}
+
+void answer(const struct field *fields, int count) {
+    size_t size = 0;
+    for (int i = 0; i < count; i++) size += 4 + fields[i].size;
+    put_size(size);
+    for (int i = 0; i < count; i++) {
+        put_size(fields[i].size);
+        put(fields[i].bytes, fields[i].size);
     }
+    if (!out.is_gathering) write_all();
+}
+
+/* A frame of texts. */
+void say(const char *kind, const char *channel, ...) {
+    struct field fields[TEXTS_MAX] = {{(unsigned char *)kind, strlen(kind)}};
+    int count = 1;
+    va_list rest;
+    va_start(rest, channel);
+    for (const char *text = channel; text != NULL && count < TEXTS_MAX; count++) {
+        fields[count] = (struct field){(unsigned char *)text, strlen(text)};
+        text = va_arg(rest, const char *);
+    }
+    va_end(rest);
     answer(fields, count);
+}
+
+void say_bytes(const char *kind, const char *channel, const void *bytes, size_t size) {
+    struct field fields[3] = {{(unsigned char *)kind, strlen(kind)},
+                              {(unsigned char *)channel, strlen(channel)},
+                              {(unsigned char *)bytes, (uint32_t)size}};
+    answer(fields, 3);
 }
 
 uint64_t number_of(const struct field *field) {
     return strtoull((const char *)field->bytes, NULL, 10);
+}
+
+/* A field as a number; 0 when the frame has not that many. */
+uint64_t number_at(const struct frame *frame, int index) {
+    return index < frame->count ? number_of(&frame->fields[index]) : 0;
 }
 
 /* A field as text; empty when the frame has not that many. */

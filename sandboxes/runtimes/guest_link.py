@@ -1,82 +1,66 @@
 """The host's side of the guest agent's protocol over a stream socket; the guest is hostile input.
 
-Requests are pipelined and answered in order. Each has a deadline that starts when it reaches the
-head of the line: the guest keeps the request's own timeout, so a guest that misses it by the grace
-is stuck and the link breaks. A link that broke fails every request, now and later, with `lost`.
+Every request has a channel, so that many are under way at once: programs (`start`) and questions
+(`ask`) go out immediately. Calls go out one after the other, each when the one before it was answered.
+A deadline starts when a request goes out: the guest keeps the request's own timeout, so a guest that
+misses it by the grace is stuck and the link breaks. A link that broke fails everything, now and later,
+with `lost`.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 from domain.sandbox import SandboxLimits
-from sandboxes.runtimes.guest_control import (
-    AskStats,
-    ControlRequest,
-    Place,
-    PrepareSnapshot,
-    Resume,
-    SetClock,
-    Trim,
-    control_fields,
+from sandboxes.commands import COMMANDS_MAX, Command, Process
+from sandboxes.files import FileResult
+from sandboxes.runtimes.guest_answers import AnswerChannel, AskRequest, answer_fields
+from sandboxes.runtimes.guest_control import ControlRequest, Resume
+from sandboxes.runtimes.guest_jobs import CollectedJob, ProcessJob
+from sandboxes.runtimes.guest_wire import (
+    GUEST_FRAME_BYTES_MAX,
+    PROTOCOL,
+    WORDS_MAX,
+    GuestProtocolError,
+    number_in,
+    pack,
+    unpack,
 )
 from venusrl.env.sandbox import (
     FILE_BYTES_MAX,
     ExecRequest,
-    ExecResult,
     PythonRequest,
-    ReadRequest,
     SandboxError,
-    SandboxFailure,
     SandboxRequest,
     SandboxResult,
     WriteRequest,
 )
 
-T = TypeVar("T")
-
-PROTOCOL: Final = 1
-"""Version that the guest agent must name in its hello."""
-
-GUEST_FRAME_BYTES_MAX: Final = FILE_BYTES_MAX + (1 << 16)
-"""Largest frame that a guest may send: one file, or both output streams of the default limit."""
-
 LINE_MAX: Final = 64
 """Requests of one sandbox that may wait; an environment that asks for more at once is refused."""
 
-FIELDS_MAX: Final = 8
-"""No answer has more fields; more are an attack on the parser's memory."""
+ASKS_MAX: Final = 64
+"""Questions of one sandbox that may be open at once."""
 
 ANSWER_GRACE_S: Final = 10.0
 """A guest on a busy machine may be late by seconds; one that is later does not answer at all."""
 
-FILE_TIMEOUT_S: Final = 30.0
-"""Reading and writing 8 MiB of memory takes milliseconds; only a stuck guest needs longer."""
+LATE: Final = "its guest agent did not answer in time"
+"""Cause of a link that missed a deadline."""
 
-EXIT_CODES: Final = range(-1, 256)
-"""What a command may end with: a status of 8 bits, signals as 128 and more."""
-
-_REASONS: Final[dict[bytes, SandboxFailure]] = {
-    b"not_found": "not_found",
-    b"denied": "denied",
-    b"too_large": "too_large",
-}
-
-
-class GuestProtocolError(ValueError):
-    """The guest said something that no guest agent says."""
-
-
-AgentRequest = SandboxRequest | ControlRequest
+AgentRequest: TypeAlias = SandboxRequest | ControlRequest
 """An environment's call, or the host's own."""
+
+Conversation: TypeAlias = AnswerChannel | CollectedJob | ProcessJob
+"""What a channel is about."""
 
 
 @dataclass(slots=True)
-class _Pending:
-    request: AgentRequest
-    answer: asyncio.Future[SandboxResult]
+class _Open:
+    about: Conversation
+    timer: asyncio.TimerHandle | None = None
 
 
 def within(request: SandboxRequest, limits: SandboxLimits) -> SandboxRequest:
@@ -85,84 +69,6 @@ def within(request: SandboxRequest, limits: SandboxLimits) -> SandboxRequest:
         return request
     most = limits.exec_timeout_s
     return request if 0.001 <= request.timeout_s <= most else replace(request, timeout_s=most)
-
-
-def pack(fields: list[bytes]) -> bytes:
-    """One frame."""
-    body = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
-    return len(body).to_bytes(4, "big") + body
-
-
-def unpack(body: bytes) -> list[bytes]:
-    """The fields of a frame's body; GuestProtocolError when they do not fill it exactly."""
-    fields: list[bytes] = []
-    at = 0
-    while at < len(body):
-        end = at + 4 + int.from_bytes(body[at : at + 4], "big")
-        if at + 4 > len(body) or end > len(body) or len(fields) == FIELDS_MAX:
-            raise GuestProtocolError("fields do not fill their frame")
-        fields.append(body[at + 4 : end])
-        at = end
-    if not fields:
-        raise GuestProtocolError("an empty frame")
-    return fields
-
-
-def encode_request(request: AgentRequest, output_cap: int) -> bytes:
-    """A request as the guest agent reads it."""
-    match request:
-        case ExecRequest(argv, stdin, timeout_s):
-            words = [word.encode(errors="surrogateescape") for word in argv]
-            return pack([b"exec", b"%d" % (timeout_s * 1000), b"%d" % output_cap, stdin, *words])
-        case PythonRequest(source, timeout_s):
-            text = source.encode(errors="replace")
-            return pack([b"python", b"%d" % (timeout_s * 1000), b"%d" % output_cap, text])
-        case ReadRequest(path):
-            return pack([b"read", b"%d" % FILE_BYTES_MAX, path.encode(errors="surrogateescape")])
-        case WriteRequest(path, content):
-            return pack([b"write", path.encode(errors="surrogateescape"), content])
-        case _:
-            return pack(control_fields(request))
-
-
-def decode_answer(request: AgentRequest, fields: list[bytes], output_cap: int) -> SandboxResult:
-    """The result of the given request. Raises SandboxError for a refusal by the guest."""
-    match request, fields:
-        case ExecRequest() | PythonRequest(), [b"done", code, timed_out, cut, out, err]:
-            if max(len(out), len(err)) > output_cap + ANSWER_SLACK_BYTES:
-                raise GuestProtocolError("more output than was asked for")
-            exit_code = _number(code)
-            if exit_code not in EXIT_CODES:
-                raise GuestProtocolError("an impossible exit code")
-            return ExecResult(exit_code, out, err, max(0, _number(cut)), timed_out == b"1")
-        case ReadRequest() | AskStats(), [b"bytes", content]:
-            return content
-        case WriteRequest() | Place() | PrepareSnapshot() | SetClock() | Trim(), [b"ok"]:
-            return None
-        case ReadRequest() | WriteRequest() | Place(), [b"error", reason, detail] if (
-            reason in _REASONS
-        ):
-            raise SandboxError(_REASONS[reason], detail[:200].decode(errors="replace"))
-    raise GuestProtocolError("not an answer to this request")
-
-
-ANSWER_SLACK_BYTES: Final = 256
-"""The guest agent may add one line of its own to a stream that is full."""
-
-
-def _number(text: bytes) -> int:
-    if len(text) > 20:
-        raise GuestProtocolError("a number that is too long")
-    try:
-        return int(text)
-    except ValueError as error:
-        raise GuestProtocolError("not a number") from error
-
-
-def _lose(answer: asyncio.Future[T], cause: str) -> None:
-    if not answer.done():
-        answer.set_exception(SandboxError("lost", cause))
-        answer.exception()  # nobody may be waiting any more
 
 
 class GuestLink(asyncio.Protocol):
@@ -177,15 +83,19 @@ class GuestLink(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._line: deque[_Pending] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._channels: dict[int, _Open] = {}
+        self._last = 0
+        """Channel of the newest request; no number comes twice."""
+        self._line: deque[AnswerChannel | CollectedJob] = deque()
+        """Calls that were asked for; the first one is under way."""
+        self._waiting: dict[int, list[bytes]] = {}
         self._lost: str | None = None
         self._is_held = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits for its answer."""
-        return bool(self._line)
+        """Whether anything is under way."""
+        return bool(self._channels)
 
     def wake(self, resume: Resume) -> None:
         """Tell a clone who it is; its hello makes the link `ready`. Only before the first call."""
@@ -193,49 +103,83 @@ class GuestLink(asyncio.Protocol):
         assert not self.ready.done()
         self._transport.write(pack(resume.fields()))
 
-    def call(self, request: AgentRequest) -> asyncio.Future[SandboxResult]:
-        """Send a request; the future fails with SandboxError."""
-        answer: asyncio.Future[SandboxResult] = self._loop.create_future()
-        if self._lost is not None or self._transport is None:
-            answer.set_exception(SandboxError("lost", self._lost or "not connected"))
-            return answer
-        if isinstance(request, WriteRequest) and len(request.content) > FILE_BYTES_MAX:
-            answer.set_exception(SandboxError("too_large", f"{len(request.content)} bytes"))
-            return answer
-        if len(self._line) >= LINE_MAX:
-            answer.set_exception(SandboxError("refused", f"{LINE_MAX} calls wait already"))
-            return answer
-        self._line.append(_Pending(request, answer))
-        self._transport.write(encode_request(request, self._output_cap))
+    def call(self, request: AgentRequest) -> "asyncio.Future[SandboxResult]":
+        """Send a request after those before it; the future fails with SandboxError."""
+        refused = self._refusal(request)
+        if refused is None and len(self._line) >= LINE_MAX:
+            refused = SandboxError("refused", f"{LINE_MAX} calls wait already")
+        if refused is not None:
+            return self._failed(refused)
+        about: AnswerChannel | CollectedJob
+        if isinstance(request, ExecRequest | PythonRequest):
+            about = CollectedJob(request, self._output_cap, self._loop)
+            fields = about.fields()
+        else:
+            about = AnswerChannel(request, self._loop)
+            fields = answer_fields(request)
+        self._line.append(about)
+        self._waiting[id(about)] = fields
         if len(self._line) == 1:
-            self._watch_head()
+            self._advance()
+        answer: asyncio.Future[Any] = about.answer
+        return answer
+
+    def ask(self, request: AskRequest) -> "asyncio.Future[FileResult]":
+        """Send a question at once; the future fails with SandboxError."""
+        refused = self._refusal(request)
+        if refused is None and self._count(AnswerChannel) >= ASKS_MAX:
+            refused = SandboxError("refused", f"{ASKS_MAX} questions are open already")
+        if refused is not None:
+            return self._failed(refused)
+        about = AnswerChannel(request, self._loop)
+        self._open(about, answer_fields(request))
+        return about.answer
+
+    def start(self, command: Command) -> "asyncio.Future[Process]":
+        """Start a program at once; the future fails with SandboxError."""
+        refused = self._refusal(command)
+        if refused is None and self._count(ProcessJob) >= COMMANDS_MAX:
+            refused = SandboxError("refused", f"{COMMANDS_MAX} programs run already")
+        if refused is not None:
+            return self._failed(refused)
+        about = ProcessJob(command, self._loop)
+        self._open(about, about.fields())
+        answer: asyncio.Future[Any] = about.answer
         return answer
 
     def hold(self) -> None:
         """Its sandbox is paused: no deadline runs."""
         self._is_held = True
-        self._watch_head()
+        for channel in self._channels.values():
+            self._watch(channel)
 
     def go_on(self) -> None:
-        """Its sandbox runs again: the first request in line has its whole time once more."""
+        """Its sandbox runs again: what is under way has its whole time once more."""
         self._is_held = False
-        self._watch_head()
+        for channel in self._channels.values():
+            self._watch(channel)
 
     def fail(self, cause: str) -> None:
         """Break the link: everything that waits, and everything to come, is lost."""
         if self._lost is not None:
             return
         self._lost = cause
-        if self._timer is not None:
-            self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
-        waiting = [pending.answer for pending in self._line]
+        waiting: list[Conversation] = [*self._line]
+        for channel in self._channels.values():
+            if channel.timer is not None:
+                channel.timer.cancel()
+            waiting.append(channel.about)
+        self._channels.clear()
         self._line.clear()
+        self._waiting.clear()
         self._buffer.clear()
-        _lose(self.ready, cause)
-        for answer in waiting:
-            _lose(answer, cause)
+        if not self.ready.done():
+            self.ready.set_exception(SandboxError("lost", cause))
+            self.ready.exception()  # nobody may be waiting any more
+        for about in waiting:
+            about.lose(cause)
         self._on_lost(cause)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -274,42 +218,80 @@ class GuestLink(asyncio.Protocol):
         if not self.ready.done():
             self._greet(fields)
             return
-        if not self._line:
+        if len(fields) < 2:
+            raise GuestProtocolError("a frame without a channel")
+        number = number_in(fields[1])
+        channel = self._channels.get(number)
+        if channel is None:
             raise GuestProtocolError("an answer that nobody asked for")
-        pending = self._line[0]
-        try:
-            result = decode_answer(pending.request, fields, self._output_cap)
-        except SandboxError as error:
-            self._settle(error)
-        else:
-            self._settle(result)
+        if channel.about.take([fields[0], *fields[2:]]):
+            self._close(number)
 
     def _greet(self, fields: list[bytes]) -> None:
-        if fields[0] != b"hello" or len(fields) != 3 or _number(fields[1]) != PROTOCOL:
+        if fields[0] != b"hello" or len(fields) != 3 or number_in(fields[1]) != PROTOCOL:
             raise GuestProtocolError("no hello of this protocol")
         self.ready.set_result(fields[2][:32].decode(errors="replace"))
 
-    def _settle(self, outcome: SandboxResult | SandboxError) -> None:
-        answer = self._line.popleft().answer
-        if answer.done():  # the caller was cancelled; the guest has run the request all the same
-            pass
-        elif isinstance(outcome, SandboxError):
-            answer.set_exception(outcome)
+    def _open(self, about: Conversation, fields: list[bytes]) -> None:
+        self._last += 1
+        name = b"%d" % self._last
+        channel = self._channels[self._last] = _Open(about)
+        self._watch(channel)
+        self._say([fields[0], name, *fields[1:]])
+        if not isinstance(about, AnswerChannel):
+            about.talk = lambda said: self._say([said[0], name, *said[1:]])
+            about.begin()
+
+    def _close(self, number: int) -> None:
+        channel = self._channels.pop(number)
+        if channel.timer is not None:
+            channel.timer.cancel()
+        if self._line and self._line[0] is channel.about:
+            self._line.popleft()
+            self._advance()
+
+    def _advance(self) -> None:
+        """Send the first call of the line."""
+        if self._line:
+            self._open(self._line[0], self._waiting.pop(id(self._line[0])))
+
+    def _say(self, fields: list[bytes]) -> None:
+        if self._lost is None and self._transport is not None:
+            self._transport.write(pack(fields))
+
+    def _count(self, kind: type) -> int:
+        return sum(isinstance(channel.about, kind) for channel in self._channels.values())
+
+    def _refusal(self, request: AskRequest | SandboxRequest | Command) -> SandboxError | None:
+        if self._lost is not None or self._transport is None:
+            return SandboxError("lost", self._lost or "not connected")
+        if isinstance(request, WriteRequest) and len(request.content) > FILE_BYTES_MAX:
+            return SandboxError("too_large", f"{len(request.content)} bytes")
+        if isinstance(request, ExecRequest | Command):
+            words = len(request.argv)
+            if isinstance(request, Command):
+                words += 2 * len(request.variables)
+            if words > WORDS_MAX:
+                return SandboxError("too_large", f"{words} words")
+        return None
+
+    def _failed(self, error: SandboxError) -> "asyncio.Future[Any]":
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        answer.set_exception(error)
+        return answer
+
+    def _watch(self, channel: _Open) -> None:
+        """Let its deadline run, from now."""
+        if channel.timer is not None:
+            channel.timer.cancel()
+            channel.timer = None
+        limit_s = channel.about.limit_s
+        if limit_s is not None and not self._is_held:
+            delay_s = limit_s + ANSWER_GRACE_S
+            channel.timer = self._loop.call_later(delay_s, self._is_late, channel)
+
+    def _is_late(self, channel: _Open) -> None:
+        if channel.about.is_stalled:  # its end waits for our reader
+            channel.timer = self._loop.call_later(ANSWER_GRACE_S, self._is_late, channel)
         else:
-            answer.set_result(outcome)
-        self._watch_head()
-
-    def _watch_head(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._line and not self._is_held:
-            request = self._line[0].request
-            limit_s = FILE_TIMEOUT_S
-            if isinstance(request, ExecRequest | PythonRequest):
-                limit_s = request.timeout_s
-            self._timer = self._loop.call_later(limit_s + ANSWER_GRACE_S, self.fail, LATE)
-
-
-LATE: Final = "its guest agent did not answer in time"
-"""Cause of a link that missed a deadline."""
+            self.fail(LATE)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from domain.ids import AttemptId, group_id
 from domain.sandbox import MemberKey, SandboxLimits, SandboxPurpose
+from sandboxes.commands import Command, Process, ProcessEnd, StreamName
 from sandboxes.ports import Mount, Sandbox, SandboxSpec
 from sandboxes.runtimes.process import ProcessRuntime
-from sandboxes.runtimes.process.bwrap import AGENT_PATH, Installation, Launch
+from sandboxes.runtimes.process.bwrap import AGENT_FOLDER, Installation, Launch
 from sandboxes.runtimes.process.zygote import WARM_MODULES
 from sandboxes.runtimes.qemu import QemuRuntime
 from sandboxes.runtimes.qemu.build import build_agent
@@ -73,7 +74,9 @@ class NativeInstallation(Installation):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._native = build_agent("cc", cache_folder())
-        self._warm = compile_module(self.interpreter.path, "warm", folder)
+        self._modules = [
+            compile_module(self.interpreter.path, name, folder) for name in ("evaluate", "warm")
+        ]
 
     def describe(self, launch: Launch, spec: SandboxSpec, info_fd: int) -> None:
         """The reference's command line, with another program in its place."""
@@ -82,10 +85,11 @@ class NativeInstallation(Installation):
         del launch.words[launch.words.index(self.interpreter.path) :]
         launch.words += ["/run/agent", *limits, self.interpreter.path, "3", "/run"]
         files = Launch()
-        files.file(self._warm, "/run/warm.pyc")
+        for compiled in self._modules:
+            files.file(compiled, f"/run/{compiled.name}")
         files.file(self._native, "/run/agent")
-        files.words[files.words.index("--perms", 1) + 1] = "0755"
-        at = launch.words.index(AGENT_PATH) + 1
+        files.words[-4] = "0755"
+        at = launch.words.index(f"{AGENT_FOLDER}/sandboxes/guest/wire.pyc") + 1
         launch.words[at:at] = files.words
         launch.fds += files.fds
 
@@ -102,3 +106,26 @@ async def python(sandbox: Sandbox, source: str, timeout_s: float = 20.0) -> Exec
     result = await sandbox.call(PythonRequest(source, timeout_s=timeout_s))
     assert isinstance(result, ExecResult)
     return result
+
+
+async def drained(process: Process) -> tuple[bytes, bytes, ProcessEnd]:
+    """Everything that a program still says on its two streams, and how it ended."""
+    said = {stream: bytearray() for stream in StreamName}
+    while (chunk := await process.read()) is not None:
+        said[chunk.stream] += chunk.content
+    return bytes(said[StreamName.STDOUT]), bytes(said[StreamName.STDERR]), await process.wait()
+
+
+async def heard(process: Process, word: bytes) -> bytes:
+    """What a program says until this word was there."""
+    said = bytearray()
+    while word not in said:
+        chunk = await process.read()
+        assert chunk is not None, said
+        said += chunk.content
+    return bytes(said)
+
+
+def script(text: str, timeout_s: float | None = 30.0) -> Command:
+    """A shell script, as a program that is read as it goes."""
+    return Command(("sh", "-c", text), timeout_s=timeout_s)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sandboxes.guest import agent
+import sandboxes.guest
 from sandboxes.ports import ForkFailed, Mount, SandboxSpec
 from sandboxes.runtimes.process import seccomp
 
@@ -29,7 +29,14 @@ GUEST_HOME: Final = "/work"
 GUEST_UID: Final = 1000
 """Inside only; outside it is the unprivileged uid that runs the sandbox."""
 
-AGENT_PATH: Final = "/run/agent.pyc"
+AGENT_FOLDER: Final = "/run/venus"
+AGENT_MODULES: Final = ("agent", "evaluate", "files", "jobs", "wire")
+AGENT_START: Final = (
+    f"import sys; sys.path.insert(0, {AGENT_FOLDER!r}); from sandboxes.guest import agent; "
+    "del sys.path[0]; agent.start([int(text) for text in sys.argv[1:5]])"
+)
+"""The modules of the reference agent go in as bytecode, one file each."""
+
 SETPRIV: Final = "/usr/bin/setpriv"
 """Of util-linux, which no Debian or Ubuntu is without."""
 
@@ -243,7 +250,8 @@ class Installation:
         for name, value in variables(spec).items():
             launch.words += ["--setenv", name, value]
         launch.words += _system_root()
-        launch.file(self._agent, AGENT_PATH)
+        for name, compiled in self._agent.items():
+            launch.file(compiled, f"{AGENT_FOLDER}/sandboxes/guest/{name}.pyc")
         for target, source in self._etc.items():
             launch.file(source, target)
         if self.interpreter.prefix is not None:
@@ -256,7 +264,7 @@ class Installation:
         launch.words += ["--size", str(limits.disk_bytes), "--tmpfs", GUEST_HOME]
         launch.words += ["--symlink", f"{GUEST_HOME}/.tmp", "/tmp", "--remount-ro", "/"]
         launch.words += ["--chdir", GUEST_HOME, "--"]
-        launch.words += [self.interpreter.path, "-I", "-S", "-X", "utf8", AGENT_PATH]
+        launch.words += [self.interpreter.path, "-I", "-S", "-X", "utf8", "-c", AGENT_START]
         launch.words += [str(cap) for cap in caps(spec)]
 
     def _add_mount(self, launch: Launch, mount: Mount) -> None:
@@ -269,12 +277,18 @@ class Installation:
                 raise ForkFailed(f"{mount.target} has more than {COPIED_FILES_MAX} files")
             launch.file(path, f"{mount.target}/{path.relative_to(mount.source)}")
 
-    def _compile_agent(self) -> Path:
+    def _compile_agent(self) -> dict[str, Path]:
         """The agent's bytecode, made by the interpreter that will run it: no compiling per fork."""
-        source, target = self._folder / "agent.py", self._folder / "agent.pyc"
-        source.write_bytes(Path(agent.__file__).read_bytes())
-        names = f"{str(source)!r}, {str(target)!r}, 'agent'"
-        compiler = f"import py_compile; py_compile.compile({names}, doraise=True)"
+        folder, made = Path(sandboxes.guest.__path__[0]), {}
+        for name in AGENT_MODULES:
+            made[name] = self._folder / f"{name}.pyc"
+            (self._folder / f"{name}.py").write_bytes((folder / f"{name}.py").read_bytes())
+        names = [(str(path.with_suffix(".py")), str(path), name) for name, path in made.items()]
+        compiler = (
+            "import py_compile\n"
+            f"for source, target, name in {names!r}:\n"
+            "    py_compile.compile(source, target, name, doraise=True)"
+        )
         run = subprocess.run(
             [self.interpreter.path, "-I", "-S", "-c", compiler],
             capture_output=True,
@@ -282,7 +296,7 @@ class Installation:
         )
         if run.returncode != 0:
             raise ForkFailed(f"cannot compile the guest agent: {run.stderr[-200:]!r}")
-        return target
+        return made
 
     def _write_etc(self) -> dict[str, Path]:
         files = {}

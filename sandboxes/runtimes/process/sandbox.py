@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from domain.sandbox import MemberKey
+from sandboxes.commands import Command, Process
+from sandboxes.files import FileRequest, FileResult
 from sandboxes.ports import EventKind, ForkFailed, SandboxEvent, SandboxSpec, SandboxStats
 from sandboxes.runtimes.guest_link import GuestLink, within
 from sandboxes.runtimes.process import page_out, pausing
@@ -93,6 +95,14 @@ class ProcessSandbox:
     def call(self, request: SandboxRequest) -> asyncio.Future[SandboxResult]:
         """Run one request; timeouts are cut to the sandbox's limit."""
         return self.link.call(within(request, self.spec.limits))
+
+    def start(self, command: Command) -> asyncio.Future[Process]:
+        """Start a program beside the calls."""
+        return self.link.start(command)
+
+    def files(self, request: FileRequest) -> asyncio.Future[FileResult]:
+        """Answer a question about files beside the calls."""
+        return self.link.ask(request)
 
     def stats(self) -> SandboxStats:
         """What it costs now; zeros once it is gone."""

@@ -115,7 +115,7 @@ def _add_python(archive: Archive) -> None:
         if name not in archive:
             archive.file(name, Path(name).resolve(), 0o755)
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("agent", "warm"):
+        for name in ("evaluate", "warm"):
             archive.file(
                 f"venus/{name}.pyc", compile_module(python, name, Path(folder)).read_bytes()
             )

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from domain.sandbox import MemberKey
+from sandboxes.commands import Command, Process
+from sandboxes.files import FileRequest, FileResult
 from sandboxes.ports import EventKind, ForkFailed, Mount, SandboxEvent, SandboxSpec, SandboxStats
 from sandboxes.runtimes.guest_control import (
     ENTROPY_BYTES,
@@ -119,6 +121,16 @@ class QemuSandbox:
         await self._running.wait()
         return await self._alive().call(within(request, self.spec.limits))
 
+    async def start(self, command: Command) -> Process:
+        """Start a program beside the calls. Raises SandboxError."""
+        await self._running.wait()
+        return await self._alive().start(command)
+
+    async def files(self, request: FileRequest) -> FileResult:
+        """Answer a question about files beside the calls. Raises SandboxError."""
+        await self._running.wait()
+        return await self._alive().ask(request)
+
     def stats(self) -> SandboxStats:
         """What it costs now; zeros once it is gone. Its process is one, whatever runs inside."""
         if self._vmm is None or self.has_ended:
@@ -127,7 +139,7 @@ class QemuSandbox:
 
     async def guest_stats(self) -> GuestStats:
         """What the guest says of its memory. Raises SandboxError."""
-        told = await self._alive().call(AskStats())
+        told = await self._alive().ask(AskStats())
         assert isinstance(told, bytes)
         try:
             return GuestStats.of(told)
@@ -144,21 +156,14 @@ class QemuSandbox:
             await self._ask("stop")
 
     async def resume(self) -> None:
-        """Let it go on. Raises SandboxError when it is gone.
-
-        The agent sets the guest's clock before it takes any new call; one that was cut by the pause
-        comes to its end first.
-        """
+        """Let it go on, with the host's time, before any new call. Raises SandboxError."""
         async with self._turn:
             link = self._alive()
             if self._running.is_set():
                 return
             await self._ask("cont")
             link.go_on()
-            is_cut = link.is_busy
-            clock = link.call(SetClock())
-            if not is_cut:
-                await clock
+            await link.ask(SetClock())
             self._running.set()
 
     async def reclaim(self, wanted_bytes: int) -> int:
@@ -173,7 +178,7 @@ class QemuSandbox:
                 return page_out(self._vmm.pid, self._inode) if has_swap() else 0
             before = self.stats().private_bytes
             try:
-                await self._alive().call(Trim())
+                await self._alive().ask(Trim())
                 await self._until_given(before - wanted_bytes, REPORT_S)
                 short = wanted_bytes - (before - self.stats().private_bytes)
                 if short > 0:
@@ -252,7 +257,7 @@ class QemuSandbox:
             if path.stat().st_size > FILE_BYTES_MAX:
                 raise SandboxError("too_large", f"{path.name} has more than {FILE_BYTES_MAX} bytes")
             target = f"{mount.target}/{path.relative_to(mount.source)}"
-            await link.call(Place(target, path.read_bytes()))
+            await link.ask(Place(target, path.read_bytes()))
 
     def _ended(self) -> None:
         """Its machine was reaped: say why, by the guest kernel's own last words."""

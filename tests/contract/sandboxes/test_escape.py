@@ -2,11 +2,22 @@
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from domain.sandbox import SandboxLimits
+from sandboxes.files import (
+    Entry,
+    EntryKind,
+    FileRequest,
+    ListRequest,
+    MakeFolderRequest,
+    MoveRequest,
+    RemoveRequest,
+    StatRequest,
+)
 from sandboxes.ports import Isolation, Runtime, Sandbox
 from tests.support.sandboxes import python, shell, spec
 from tests.support.waiting import eventually
@@ -141,6 +152,81 @@ async def test_links_pipes_and_devices_are_no_way_for_the_file_routes(
         await sandbox.call(request)
     assert refused.value.reason == "denied"
     assert (await shell(sandbox, "cat /etc/passwd | wc -l")).stdout == b"1\n"
+
+
+@pytest.mark.parametrize(
+    "place", ["l/x", "chain/x", "../etc/x", "/etc/passwd", "a/../../etc", "d/l/x"]
+)
+@pytest.mark.parametrize(
+    "request_to",
+    [
+        StatRequest,
+        ListRequest,
+        MakeFolderRequest,
+        RemoveRequest,
+        lambda path: MoveRequest(path, "inside"),
+        lambda path: MoveRequest("own", path),
+    ],
+    ids=["stat", "list", "mkdir", "remove", "move-from", "move-to"],
+)
+async def test_no_file_route_leads_out_of_the_work_folder(
+    sandbox: Sandbox, place: str, request_to: Callable[[str], FileRequest]
+) -> None:
+    await shell(
+        sandbox,
+        "mkdir a d /dev/shm/out; echo kept > /dev/shm/out/x; echo own > own; ln -s /dev/shm/out l; "
+        "ln -s l chain; ln -s /dev/shm/out d/l",
+    )
+    with pytest.raises(SandboxError) as refused:
+        await sandbox.files(request_to(place))
+    assert refused.value.reason == "denied"
+    left = await shell(sandbox, "cat /dev/shm/out/* own; ls -A /dev/shm/out; ls -A")
+    assert left.text.split() == ["kept", "own", "x", ".tmp", "a", "chain", "d", "l", "own"]
+
+
+@pytest.mark.parametrize("name", ["l", "loop", "fifo", "null"])
+async def test_links_and_special_files_are_shown_and_moved_but_never_opened(
+    sandbox: Sandbox, name: str
+) -> None:
+    await shell(sandbox, "ln -s /etc l; ln -s loop loop; mkfifo fifo; ln -s /dev/null null")
+    found = await sandbox.files(StatRequest(name))
+    assert isinstance(found, Entry)
+    assert found.kind in (EntryKind.LINK, EntryKind.OTHER)
+    with pytest.raises(SandboxError) as refused:
+        await sandbox.files(ListRequest(name))
+    assert refused.value.reason == "denied"
+    with pytest.raises(SandboxError, match="denied"):
+        await sandbox.files(MakeFolderRequest(name))
+    await sandbox.files(MoveRequest(name, "moved"))
+    await sandbox.files(RemoveRequest("moved"))
+    assert (await shell(sandbox, "ls -A; ls /etc/passwd /dev/null")).exit_code == 0
+
+
+@pytest.mark.parametrize("path", ["/work", ".", "/work/", "a/.."])
+async def test_the_work_folder_itself_stays(sandbox: Sandbox, path: str) -> None:
+    await shell(sandbox, "mkdir a")
+    for request in (RemoveRequest(path), MoveRequest(path, "x"), MoveRequest("a", path)):
+        with pytest.raises(SandboxError, match="denied"):
+            await sandbox.files(request)
+    assert (await shell(sandbox, "ls -A /work")).text.split() == [".tmp", "a"]
+
+
+async def test_a_folder_that_turns_into_a_link_while_it_is_removed_costs_nobody_else(
+    sandbox: Sandbox, neighbour: Sandbox
+) -> None:
+    flip = "while :; do mkdir -p t/x; rm -rf t/x; ln -sfn /dev/shm/out t/x; rm -f t/x; done"
+    await shell(
+        sandbox, f"mkdir -p /dev/shm/out t; echo kept > /dev/shm/out/f; ({flip}) >&- 2>&- &"
+    )
+    seen: set[str | None] = {None}
+    for _ in range(30):
+        try:
+            await sandbox.files(RemoveRequest("t/x"))
+        except SandboxError as error:
+            seen.add(error.reason)
+    assert seen <= {None, "not_found", "denied"}
+    assert (await shell(sandbox, "cat /dev/shm/out/f")).stdout == b"kept\n"
+    await assert_well(neighbour)
 
 
 async def test_no_device_can_be_made(sandbox: Sandbox) -> None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from domain.ids import AttemptId, GroupId
 from domain.sandbox import MemberKey, SandboxPurpose
+from sandboxes.commands import Command, Process
 from sandboxes.core.names import GIB, MIB
+from sandboxes.files import FileRequest, FileResult
 from sandboxes.node.account import NodeAccount, RoomAsk, make_account, template_of
 from sandboxes.ports import (
     Capabilities,
@@ -61,6 +63,14 @@ class ScriptedSandbox:
     def stats(self) -> SandboxStats:
         """What the test said."""
         return SandboxStats(self.private_bytes, 1)
+
+    async def start(self, command: Command) -> Process:
+        """Nobody runs programs in it."""
+        raise AssertionError(command)
+
+    async def files(self, request: FileRequest) -> FileResult:
+        """Nobody asks it."""
+        raise AssertionError(request)
 
     async def call(self, request: object) -> None:
         """Nothing runs."""

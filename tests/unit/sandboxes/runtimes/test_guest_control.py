@@ -1,7 +1,10 @@
 """The host's own requests to a machine's agent, and what it takes for their answers."""
 
+import asyncio
+
 import pytest
 
+from sandboxes.runtimes.guest_answers import AnswerChannel, answer_fields
 from sandboxes.runtimes.guest_control import (
     AskStats,
     ControlRequest,
@@ -12,12 +15,7 @@ from sandboxes.runtimes.guest_control import (
     SetClock,
     Trim,
 )
-from sandboxes.runtimes.guest_link import (
-    GuestProtocolError,
-    decode_answer,
-    encode_request,
-    unpack,
-)
+from sandboxes.runtimes.guest_wire import GuestProtocolError
 from venusrl.env.sandbox import SandboxError
 
 ALL: tuple[ControlRequest, ...] = (
@@ -30,10 +28,9 @@ ALL: tuple[ControlRequest, ...] = (
 
 
 @pytest.mark.parametrize("request_", ALL)
-def test_each_request_is_one_frame_that_names_its_kind(request_: ControlRequest) -> None:
-    frame = encode_request(request_, 1000)
+def test_each_request_names_its_kind(request_: ControlRequest) -> None:
     kinds = {b"prepare_snapshot", b"clock", b"trim", b"stats", b"place"}
-    assert unpack(frame[4:])[0] in kinds
+    assert answer_fields(request_)[0] in kinds
 
 
 def test_a_resume_carries_identity_limits_and_environment_in_their_order() -> None:
@@ -46,15 +43,21 @@ def test_a_resume_carries_identity_limits_and_environment_in_their_order() -> No
 
 @pytest.mark.parametrize("request_", [PrepareSnapshot(), SetClock(), Trim()])
 @pytest.mark.parametrize("said", [[b"bytes", b""], [b"done"], [b"error", b"denied", b""]])
-def test_anything_but_ok_breaks_the_protocol(request_: ControlRequest, said: list[bytes]) -> None:
-    assert decode_answer(request_, [b"ok"], 1000) is None
+async def test_anything_but_ok_breaks_the_protocol(
+    request_: ControlRequest, said: list[bytes]
+) -> None:
+    channel = AnswerChannel(request_, asyncio.get_running_loop())
     with pytest.raises(GuestProtocolError):
-        decode_answer(request_, said, 1000)
+        channel.take(said)
+    assert channel.take([b"ok"])
+    assert await channel.answer is None
 
 
-def test_a_refused_place_is_the_guests_refusal() -> None:
+async def test_a_refused_place_is_the_guests_refusal() -> None:
+    channel = AnswerChannel(Place("/a", b""), asyncio.get_running_loop())
+    assert channel.take([b"error", b"denied", b"no"])
     with pytest.raises(SandboxError, match="denied"):
-        decode_answer(Place("/a", b""), [b"error", b"denied", b"no"], 1000)
+        await channel.answer
 
 
 @pytest.mark.parametrize("text", [b"", b"1 2 3", b"1 2 3 x", b"1 2 3 4 5", b"\xff " * 4])

@@ -1,8 +1,8 @@
 """A guest that says anything: the host's parser answers, refuses or ends the link, and counts.
 
-Streams are made of whole frames that agents say, of such frames damaged, and of noise, cut into reads
-anywhere. Each request ends exactly once, nothing escapes but the named errors, and the parser never
-holds more than one frame and one read.
+Streams are made of whole frames that agents say, in order and out of it, of such frames damaged, and of
+noise, cut into reads anywhere. Each request ends exactly once, nothing escapes but the named errors,
+and the parser never holds more than one frame, one read, and what was asked for.
 """
 
 import asyncio
@@ -14,34 +14,63 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxes.runtimes.guest_link import (
-    GUEST_FRAME_BYTES_MAX,
-    GuestLink,
-    GuestProtocolError,
-    decode_answer,
-    pack,
-    unpack,
+from sandboxes.commands import WINDOW_BYTES, Command, ProcessEnd
+from sandboxes.files import (
+    Entry,
+    Listing,
+    ListRequest,
+    MakeFolderRequest,
+    MoveRequest,
+    RemoveRequest,
+    StatRequest,
 )
+from sandboxes.runtimes.guest_answers import AnswerChannel
+from sandboxes.runtimes.guest_control import AskStats
+from sandboxes.runtimes.guest_jobs import CollectedJob, ProcessJob
+from sandboxes.runtimes.guest_link import GuestLink
+from sandboxes.runtimes.guest_wire import GUEST_FRAME_BYTES_MAX, GuestProtocolError, pack, unpack
 from venusrl.env.sandbox import (
     ExecRequest,
     ExecResult,
     PythonRequest,
     ReadRequest,
     SandboxError,
-    SandboxRequest,
     WriteRequest,
 )
 
 CAP = 1000
-REQUESTS: tuple[SandboxRequest, ...] = (
-    ExecRequest(("a",)),
+Request = (
+    ExecRequest
+    | PythonRequest
+    | Command
+    | ReadRequest
+    | WriteRequest
+    | StatRequest
+    | ListRequest
+    | MakeFolderRequest
+    | MoveRequest
+    | RemoveRequest
+    | AskStats
+)
+REQUESTS: tuple[Request, ...] = (
+    ExecRequest(("a",), b"input"),
     PythonRequest("x"),
+    Command(("a",)),
     ReadRequest("a"),
     WriteRequest("a", b""),
+    StatRequest("a"),
+    ListRequest("a", 2),
+    MakeFolderRequest("a"),
+    MoveRequest("a", "b"),
+    RemoveRequest("a"),
+    AskStats(),
 )
-HELLO = pack([b"hello", b"1", b"3.11.2"])
+HELLO = pack([b"hello", b"2", b"3.11.2"])
 SEEN: Counter[str] = Counter()
 """What became of the requests of all examples: each way must have been taken."""
+
+Frame = list[bytes]
+"""Without its channel."""
 
 number = st.one_of(
     st.integers(-3, 300).map(lambda value: b"%d" % value),
@@ -51,46 +80,70 @@ number = st.one_of(
 )
 content = st.one_of(st.binary(max_size=40), st.integers(CAP - 2, CAP + 300).map(bytes))
 reason = st.sampled_from([b"not_found", b"denied", b"too_large", b"lost"])
-error = st.tuples(st.just(b"error"), reason, content).map(list)
-done = st.tuples(st.just(b"done"), number, number, number, content, content).map(list)
-fields: st.SearchStrategy[list[bytes]] = st.one_of(
-    done,
-    st.tuples(st.just(b"bytes"), content).map(list),
-    st.just([b"ok"]),
+
+
+def frame(*parts: bytes | st.SearchStrategy[bytes]) -> st.SearchStrategy[Frame]:
+    """A frame of these parts."""
+    made = [st.just(part) if isinstance(part, bytes) else part for part in parts]
+    return st.tuples(*made).map(list)
+
+
+error = frame(b"error", reason, content)
+chunk = frame(st.sampled_from([b"out", b"err"]), st.binary(min_size=1, max_size=40))
+entry = frame(b"entry", st.sampled_from([b"a", b"b/", b"\xff"]), b"file", b"3", b"420", number)
+any_frame: st.SearchStrategy[Frame] = st.one_of(
     error,
-    st.lists(content, max_size=10),
+    chunk,
+    entry,
+    frame(st.sampled_from([b"out", b"err"]), content),
+    frame(b"started", number),
+    frame(b"took", number),
+    frame(b"end", number, number, number, number),
+    frame(b"bytes", content),
+    frame(b"ok"),
+    frame(b"ok", number),
+    st.lists(content, min_size=1, max_size=9),
 )
 
 
-def plausible(request: SandboxRequest) -> st.SearchStrategy[list[bytes]]:
-    """Mostly what an agent would say to this request."""
+@st.composite
+def plausible(draw: st.DrawFn, request: Request) -> list[Frame]:
+    """What an agent would say to this request, to its end."""
+    if draw(st.integers(0, 9)) == 0:
+        return [draw(error)]
     match request:
-        case ExecRequest() | PythonRequest():
-            zero = st.just(b"0")
-            fine = st.tuples(st.just(b"done"), zero, zero, zero, content, content)
-            return st.one_of(fine.map(list), done, fields)
-        case ReadRequest():
-            return st.one_of(st.tuples(st.just(b"bytes"), content).map(list), error, fields)
-        case WriteRequest():
-            return st.one_of(st.just([b"ok"]), error, fields)
+        case ExecRequest() | PythonRequest() | Command():
+            said = [[b"started", b"7"], *draw(st.lists(chunk, max_size=4))]
+            if isinstance(request, ExecRequest) and draw(st.booleans()):
+                said.append([b"took", b"5"])
+            return [*said, [b"end", draw(st.sampled_from([b"0", b"3"])), b"0", b"0", b"0"]]
+        case ReadRequest() | AskStats():
+            return [[b"bytes", draw(content)]]
+        case StatRequest() | ListRequest():
+            wanted = 1 if isinstance(request, StatRequest) else draw(st.integers(0, 2))
+            return [[b"entry", b"a", b"file", b"3", b"420", b"0"]] * wanted + [[b"ok", b"1"]]
+        case MakeFolderRequest():
+            return [[b"ok", b"1"]]
+        case _:
+            return [[b"ok"]]
 
 
 @st.composite
-def damaged(draw: st.DrawFn, request: SandboxRequest) -> bytes:
+def damaged(draw: st.DrawFn, channel: int, said: Frame) -> bytes:
     """A frame, sometimes with one byte changed, cut off, or told to be of another size."""
-    frame = bytearray(pack(draw(plausible(request))))
-    match draw(st.integers(0, 19)):
+    whole = bytearray(pack([said[0], b"%d" % channel, *said[1:]]))
+    match draw(st.integers(0, 39)):
         case 0:
-            frame[draw(st.integers(0, len(frame) - 1))] = draw(st.integers(0, 255))
+            whole[draw(st.integers(0, len(whole) - 1))] = draw(st.integers(0, 255))
         case 1:
-            del frame[draw(st.integers(0, len(frame))) :]
+            del whole[draw(st.integers(0, len(whole))) :]
         case 2:
-            frame[:4] = draw(st.integers(0, 1 << 32)).to_bytes(5, "big")[-4:]
+            whole[:4] = draw(st.integers(0, 1 << 32)).to_bytes(5, "big")[-4:]
         case 3:
             return draw(st.binary(max_size=30))
         case _:
             pass
-    return bytes(frame)
+    return bytes(whole)
 
 
 class Wire(asyncio.Transport):
@@ -124,18 +177,38 @@ def outcome(answer: "asyncio.Future[Any]", cause: list[str]) -> str:
     return "lost" if error.reason == "lost" else "refused"
 
 
-async def converse(requests: list[SandboxRequest], stream: bytes, sizes: list[int]) -> None:
+async def follow(process: Any, taken: list[int]) -> ProcessEnd:
+    """Read a program to its end."""
+    running = await process
+    while (one := await running.read()) is not None:
+        taken.append(len(one.content))
+    end: ProcessEnd = await running.wait()
+    return end
+
+
+def send(link: GuestLink, request: Request) -> "asyncio.Future[Any]":
+    """The way in which such a request goes."""
+    if isinstance(request, ExecRequest | PythonRequest):
+        return link.call(request)
+    if isinstance(request, Command):
+        return asyncio.ensure_future(follow(link.start(request), []))
+    return link.ask(request)
+
+
+async def converse(requests: list[Request], stream: bytes, sizes: list[int]) -> None:
     """One guest's whole life."""
     causes: list[str] = []
     link = GuestLink(CAP, causes.append)
     link.connection_made(Wire())
     link.data_received(HELLO)
-    answers = [link.call(request) for request in requests]
+    answers = [send(link, request) for request in requests]
     for piece in pieces(stream, sizes):
         link.data_received(piece)
         held = len(link._buffer)
         assert held <= max(GUEST_FRAME_BYTES_MAX + 4, len(piece))
         assert held == 0 or not causes
+    for _ in range(4):
+        await asyncio.sleep(0)
     SEEN.update(outcome(answer, causes) for answer in answers)
     if causes:
         assert causes[0].startswith("its guest agent broke the protocol: ")
@@ -144,26 +217,38 @@ async def converse(requests: list[SandboxRequest], stream: bytes, sizes: list[in
         with pytest.raises(SandboxError, match="lost"):
             await link.call(ReadRequest("later"))
     link.fail("the test is over")
-    assert all(answer.done() for answer in answers)
-    for result in (answer.result() for answer in answers if answer.exception() is None):
+    for result in await asyncio.gather(*answers, return_exceptions=True):
+        assert not isinstance(result, BaseException) or isinstance(result, SandboxError)
         if isinstance(result, ExecResult):
-            assert result.exit_code in range(-1, 256)
+            assert result.exit_code in range(193)
             assert max(len(result.stdout), len(result.stderr)) <= CAP + 256
             assert result.truncated_bytes >= 0
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> tuple[list[SandboxRequest], bytes]:
-    """Requests, and what a guest says to them, sometimes to fewer or more than there are."""
-    requests = draw(st.lists(st.sampled_from(REQUESTS), max_size=4))
-    answered = [*requests, *draw(st.lists(st.sampled_from(REQUESTS), max_size=1))]
-    kept = draw(st.integers(0, len(answered)))
-    return requests, b"".join(draw(damaged(request)) for request in answered[:kept])
+def lives(draw: st.DrawFn) -> tuple[list[Request], bytes]:
+    """Requests, and what a guest says: of each in order, all mixed, some of it nonsense."""
+    calls = [one for one in REQUESTS if isinstance(one, ExecRequest | PythonRequest)]
+    others = [one for one in REQUESTS if one not in calls]
+    requests: list[Request] = [*draw(st.lists(st.sampled_from(calls), max_size=1))]
+    requests += draw(st.lists(st.sampled_from(others), max_size=4))
+    told = [draw(plausible(request)) for request in requests]
+    order = draw(st.permutations([at for at, one in enumerate(told) for _ in one]))
+    said = [(at + 1, told[at].pop(0)) for at in order]
+    if draw(st.integers(0, 3)) == 0:
+        place = draw(st.integers(0, len(said)))
+        said.insert(place, (draw(st.integers(0, len(requests) + 1)), draw(any_frame)))
+    if said and draw(st.integers(0, 7)) == 0:
+        said.append(draw(st.sampled_from(said)))  # after its end
+    if len(said) > 1 and draw(st.integers(0, 7)) == 0:
+        said = draw(st.permutations(said))  # in no order
+    kept = draw(st.integers(0, len(said)))
+    return requests, b"".join(draw(damaged(*one)) for one in said[:kept])
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(lives(), st.lists(st.integers(0, 20), max_size=8))
-def _any_stream(life: tuple[list[SandboxRequest], bytes], sizes: list[int]) -> None:
+def _any_stream(life: tuple[list[Request], bytes], sizes: list[int]) -> None:
     asyncio.run(converse(*life, sizes))
 
 
@@ -174,23 +259,52 @@ def test_any_stream_of_a_guest_ends_in_answers_refusals_or_the_end_of_its_link()
     assert SEEN.keys() == {"answered", "refused", "lost", "waits", "ended"}
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.sampled_from(REQUESTS).flatmap(lambda one: st.tuples(st.just(one), plausible(one))))
-def _any_answer(case: tuple[SandboxRequest, list[bytes]]) -> None:
-    request, said = case
-    try:
-        result = decode_answer(request, unpack(pack(said)[4:]), CAP)
-    except GuestProtocolError:
-        SEEN["broken"] += 1
-    except SandboxError as refused:
-        SEEN["refused" if len(refused.detail) <= 200 else "a long detail"] += 1
+async def take(request: Request, said: list[Frame]) -> str:
+    """What one channel makes of these frames."""
+    loop = asyncio.get_running_loop()
+    about: AnswerChannel | CollectedJob | ProcessJob
+    if isinstance(request, ExecRequest | PythonRequest):
+        about = CollectedJob(request, CAP, loop)
+    elif isinstance(request, Command):
+        about = ProcessJob(request, loop)
     else:
-        SEEN[type(result).__name__] += 1
+        about = AnswerChannel(request, loop)
+    has_ended = False
+    for one in said:
+        try:
+            has_ended = about.take(unpack(pack(one)[4:]))
+        except GuestProtocolError:
+            return "broken"
+        if isinstance(about, ProcessJob):
+            assert sum(map(len, about._unread.values())) <= WINDOW_BYTES + 256
+        if has_ended:
+            break
+    if not has_ended:
+        return "waits"
+    if isinstance(refused := about.answer.exception(), SandboxError):
+        return "refused" if len(refused.detail) <= 200 else "a long detail"
+    return type(about.answer.result()).__name__
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[Request, list[Frame]]:
+    """A request with an answer, or with any frames."""
+    request = draw(st.sampled_from(REQUESTS))
+    if draw(st.booleans()):
+        said = draw(plausible(request))
+        return request, said[: draw(st.integers(1, len(said)))]
+    return request, draw(st.lists(any_frame, min_size=1, max_size=4))
+
+
+@settings(max_examples=500, deadline=None)
+@given(answers())
+def _any_answer(case: tuple[Request, list[Frame]]) -> None:
+    SEEN[asyncio.run(take(*case))] += 1
 
 
 def test_any_fields_are_an_answer_of_the_right_kind_or_a_named_error() -> None:
     SEEN.clear()
     _any_answer()
     print(f"guest answers: {dict(sorted(SEEN.items()))}")
-
-    assert SEEN.keys() == {"broken", "refused", "ExecResult", "bytes", "NoneType"}
+    results = {one.__name__ for one in (ExecResult, ProcessJob, Entry, Listing, bytes, bool)}
+    assert SEEN.keys() == {"broken", "waits", "refused", "NoneType", *results}
