@@ -215,7 +215,7 @@ def _fork(
         start += spot.members
         for rollout in part:
             member = (group, rollout)
-            take_sandbox(run.state, job, member, SandboxState.ASKED, spot.node, spot.part)
+            take_sandbox(run.state, job, member, SandboxState.ASKED, spot.node, part=spot.part)
             rollout.asked_at = rollout.progress_at = run.now
         run.emit(fork_command(group, run.state.hosts[spot.node], part))
     for rollout in members[start:]:

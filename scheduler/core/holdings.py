@@ -21,6 +21,7 @@ def take_sandbox(
     member: tuple[GroupRecord, RolloutRecord],
     known: SandboxState,
     node: HostId | None,
+    *,
     part: PlacementId | None = None,
 ) -> None:
     """The current try holds a sandbox from now on, known as asked, ready or unknown, on this node.
