@@ -235,7 +235,7 @@ async def test_a_guest_without_memory_ends_as_out_of_memory(
 @pytest.mark.parametrize(
     "attempt",
     [
-        "touch /x", "touch /etc/x", "echo x > /venus/agent.pyc", "head -c 1 /dev/mem", "kill -9 1",
+        "touch /x", "touch /etc/x", "echo x > /venus/warm.pyc", "head -c 1 /dev/mem", "kill -9 1",
         "mount -t tmpfs x /work", "unshare -U true", "ls /sys", "cat /proc/1/environ",
         "echo c > /proc/sysrq-trigger", "reboot -f", "cat /dev/vport0p1",
     ],
