@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.processes import zygote_members
 from tests.support.requirements import requires
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import wait_until
@@ -59,6 +60,41 @@ def test_two_of_one_fork_run_commands_apart(stack: Stack) -> None:
     client.kill(second.id)
     ended = client.get(second.id)
     assert (ended.state, ended.cause) == ("ended", "killed")
+
+
+def test_nothing_of_an_ended_one_is_left(stack: Stack) -> None:
+    before = len(zygote_members(stack.processes()))
+    group = stack.client.sandboxes.create_group(2, lifetime_s=1.0)
+    inside = "setsid sleep 300 >/dev/null 2>&1 & setsid sleep 300 >/dev/null 2>&1 &"
+    for box in group.sandboxes:
+        stack.client.sandboxes.exec(box.id, inside)
+    wait_until(lambda: len(list(stack.client.sandboxes.list(state="running"))) == 0, WITHIN_S)
+    wait_until(lambda: len(zygote_members(stack.processes())) <= before, WITHIN_S)
+
+
+def test_a_command_whose_answer_was_lost_is_answered_again(stack: Stack, box: Sandbox) -> None:
+    core = stack.client._core._transport
+    body = {"command": "echo once >> count; cat count"}
+    headers = {"Idempotency-Key": "the-same"}
+    path = f"/v1/sandboxes/{box.id}/exec"
+    answers = [
+        run_now(core.send(Request("POST", path, body=body, headers=headers))).json()
+        for _ in range(3)
+    ]
+    assert [one["stdout"] for one in answers] == ["once\n"] * 3
+    with pytest.raises(Conflict) as other:
+        run_now(core.send(Request("POST", path, body={"command": "true"}, headers=headers)))
+    assert other.value.code == "idempotency_conflict"
+
+
+def test_a_request_that_is_repeated_names_the_same_fork(stack: Stack) -> None:
+    core = stack.client._core._transport
+    once = Request("POST", "/v1/sandboxes", body={"n": 2}, headers={"Idempotency-Key": "fork"})
+    groups = [run_now(core.send(once)).json() for _ in range(2)]
+    assert groups[0]["id"] == groups[1]["id"]
+    assert len(list(stack.client.sandboxes.list(group=groups[0]["id"]))) == 2
+    for box in groups[0]["sandboxes"]:
+        stack.client.sandboxes.kill(box["id"])
 
 
 def test_a_command_ends_by_its_exit_its_time_or_its_output(stack: Stack, box: Sandbox) -> None:

@@ -5,9 +5,10 @@ its key gets its answer.
 """
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 from infra.door_frames import (
+    DoorAnswer,
     DoorCall,
     DoorChallenge,
     DoorHello,
@@ -20,7 +21,6 @@ from infra.logging import get_logger
 from infra.proofs import fresh_nonce, same
 from sandboxes.client import CallRefused
 from stores.unit_of_work import HostFence
-from workers.fleet.tenants.calls import TenantCalls
 
 HELLO_S: Final = 5.0
 """Whoever calls proves itself with its first frame."""
@@ -31,10 +31,18 @@ CALLS_MAX: Final = 256
 CALLS: Final = DoorCall.__args__
 
 
+class Calls(Protocol):
+    """What stands behind the door."""
+
+    async def answer(self, call: DoorCall, /) -> DoorAnswer:
+        """One call. Raises CallRefused."""
+        ...
+
+
 class Door:
     """Listens on the loopback interface, as the node's other ports do."""
 
-    def __init__(self, calls: TenantCalls, fence: HostFence, key: bytes) -> None:
+    def __init__(self, calls: Calls, fence: HostFence, key: bytes) -> None:
         self._calls = calls
         self._fence = fence
         self._key = key

@@ -19,6 +19,7 @@ from domain.tenant_sandboxes import SandboxEnd, SandboxState
 from infra.clock import Clock
 from infra.logging import get_logger
 from infra.settings import Settings
+from infra.sharing import shared
 from sandboxes.node.relief import Relief
 from sandboxes.ports import EventKind, Runtime, SandboxEvent
 from stores.system import tenant_sandboxes as store
@@ -69,6 +70,8 @@ class TenantSandboxes:
     _refused: dict[str, float] = field(default_factory=dict)
     """Forks that found no room here, and until when they are left to others."""
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _next: "asyncio.Task[None] | None" = None
+    """The look that waits for the one before it."""
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     broken: "asyncio.Future[None]" = field(init=False)
@@ -98,8 +101,14 @@ class TenantSandboxes:
         await self.look()
 
     async def look(self) -> None:
-        """One look."""
+        """One look that begins after this call, shared by all who ask meanwhile."""
+        if self._next is None:
+            self._next = self._spawn(self._look())
+        await shared(self._next)
+
+    async def _look(self) -> None:
         async with self._looking:
+            self._next = None
             before, facts = dict(self.held), list(self._facts)
             now = self.clock.monotonic()
             self._refused = {group: at for group, at in self._refused.items() if at > now}
