@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.support.requirements import requires
 from tests.support.stack import Stack, running_stack
