@@ -43,6 +43,9 @@ ENDED_WITHIN_S: Final = 150.0
 WAITING: Final = ("/generate", "/{checkpoint_id}/export", "/operations/{operation_id}")
 """Operations that hold their answer; here none is waited for."""
 
+LIFETIME_S: Final = 3600.125
+"""Of the one sandbox that all requests may name."""
+
 STARTING: Final = "/v1/sandboxes"
 """Waits for starts unless it is told not to."""
 
@@ -98,7 +101,8 @@ def idle(stack: Stack) -> Iterator[None]:
     for (job_id,) in stack.query("select id from job where not state = any(%s)", ended):
         with suppress(Conflict):  # It may end meanwhile.
             stack.client.jobs.cancel(str(job_id))
-    for (sandbox_id,) in stack.query("select id from sandbox where state = 'requested'"):
+    others = "select id from sandbox where state <> 'ended' and lifetime_s <> %s"
+    for (sandbox_id,) in stack.query(others, LIFETIME_S):
         stack.client.sandboxes.kill(str(sandbox_id))
 
 
@@ -124,7 +128,7 @@ def target(stack: Stack) -> Target:
             "key_id": spare.id,
             "operation_id": str(operation),
             "webhook_id": webhook.id,
-            "sandbox_id": stack.client.sandboxes.create(lifetime_s=3600.0).id,
+            "sandbox_id": stack.client.sandboxes.create(lifetime_s=LIFETIME_S).id,
             "delivery_id": stack.client.webhooks.test(webhook.id).id,
             "name": "diary",
             "version": "1",
