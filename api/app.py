@@ -21,6 +21,7 @@ from api.models.routes import router as models_router
 from api.operations.routes import router as operations_router
 from api.plans.routes import router as plans_router
 from api.rollouts.routes import router as rollouts_router
+from api.sandboxes.routes import router as sandboxes_router
 from api.secrets.routes import router as secrets_router
 from api.system.routes import router as system_router
 from api.tenancy.routes import router as tenancy_router
@@ -75,6 +76,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         models_router,
         datasets_router,
         secrets_router,
+        sandboxes_router,
         webhooks_router,
         audit_router,
         usage_router,

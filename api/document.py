@@ -109,7 +109,8 @@ def _operations(document: Json) -> Iterator[tuple[str, Json]]:
 
 def _describe_problems(operation: Json) -> None:
     problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
-    operation["responses"].pop("422", None)
+    for described_below in ("422", "501"):
+        operation["responses"].pop(described_below, None)
     for family, words in (("4XX", "Refused; `code` says why."), ("5XX", "Failed; try again.")):
         operation["responses"][family] = {"description": words, "content": {MEDIA_TYPE: problem}}
 
@@ -127,6 +128,15 @@ def _describe_bodies(paths: Json) -> None:
         "content": {"multipart/form-data": {"schema": splits}},
     }
     paths["/v1/models"]["post"]["requestBody"] = {"required": True, "content": deepcopy(MODEL_BODY)}
+    file = paths["/v1/sandboxes/{sandbox_id}/files"]
+    file["put"]["requestBody"] = {
+        "required": True,
+        "content": {"application/octet-stream": BINARY},
+    }
+    file["get"]["responses"]["200"] = {
+        "description": "The file.",
+        "content": {"application/octet-stream": BINARY},
+    }
     events = paths["/v1/jobs/{job_id}/events"]["get"]["responses"]["200"]["content"]
     # One server-sent event's data; the stream ends with an event named `end`.
     events["text/event-stream"] = {"itemSchema": {"$ref": "#/components/schemas/Event"}}

@@ -30,7 +30,7 @@ REQUESTS: Final = Counter("venus_http_requests", "Answers of the gateway.", ["me
 
 IN_FLIGHT: Final = Gauge("venus_http_in_flight", "Requests that are being served.")
 
-UPLOAD_SUFFIXES: Final = ("/versions", "/v1/models")
+UPLOAD_SUFFIXES: Final = ("/versions", "/v1/models", "/files")
 """Only uploads may be larger than an ordinary request; their routes have limits of their own."""
 
 

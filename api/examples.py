@@ -65,6 +65,11 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
             "source": {"type": "hub", "repo": "acme/tiny", "revision": "main"},
         },
     },
+    ("post", "/v1/sandboxes"): {
+        "one": {},
+        "four as one fork": {"n": 4, "lifetime_s": 900.0, "env": {"CI": "1"}},
+    },
+    ("post", "/v1/sandboxes/{sandbox_id}/timeout"): {"ten minutes more": {"lifetime_s": 600.0}},
     ("put", "/v1/secrets/{name}"): {"a key": {"value": "sk-the-key-of-a-judge"}},
     ("patch", "/v1/checkpoints/{checkpoint_id}"): {
         "keep it": {"keep": True},

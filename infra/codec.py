@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from domain import events, wire
-from infra import pool_frames
+from infra import door_frames, pool_frames
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """A frame holds references or one turn; anything larger is a defect or an attack."""
@@ -46,6 +46,19 @@ KINDS: Final[tuple[type[Any], ...]] = (
     wire.Seal,
     wire.Sealed,
     wire.AgentRefused,
+    door_frames.DoorChallenge,
+    door_frames.DoorHello,
+    door_frames.DoorOpen,
+    door_frames.DoorLook,
+    door_frames.DoorExec,
+    door_frames.DoorExecuted,
+    door_frames.DoorRead,
+    door_frames.DoorContent,
+    door_frames.DoorWrite,
+    door_frames.DoorMeasure,
+    door_frames.DoorMeasured,
+    door_frames.DoorDone,
+    door_frames.DoorRefused,
     events.NodeReported,
     events.SandboxReady,
     events.TurnSampled,

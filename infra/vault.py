@@ -75,6 +75,11 @@ def secret_context(project_id: str, name: str) -> str:
     return f"{project_id}/{name}"
 
 
+def variables_context(project_id: str, group_id: str) -> str:
+    """Where variables of sandboxes belong: the project's fork. No name of a secret holds a slash."""
+    return f"{project_id}/sandboxes/{group_id}"
+
+
 def make_key_file(home: Path) -> Path:
     """The home's key, made once and never written over."""
     path = home / KEY_FILE

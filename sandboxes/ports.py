@@ -78,6 +78,9 @@ class SandboxStats:
     """Pages that it maps of what it was cloned from, a snapshot or a warm process; in memory once for all."""
     overhead_bytes: int = 0
     """What its machine's own process holds besides."""
+    cpu_s: float | None = None
+    """CPU seconds of its processes so far, those included that their parents have waited for; None where
+    the runtime does not measure it."""
 
 
 class EventKind(StrEnum):

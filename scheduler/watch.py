@@ -43,6 +43,7 @@ from stores.system import (
     leases,
     preparation,
     retention,
+    tenant_sandboxes,
 )
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence
 
@@ -207,10 +208,13 @@ class ChoreWatch:
         """Expire what is past its age, and ask for chores that delete what is gone."""
         async with self._database.begin(self._fence) as connection:
             gone = await expiry.expire_due(connection)
+            ended = await tenant_sandboxes.sweep(connection)
             for job, project in await expiry.jobs_to_clean(connection):
                 await expiry.ask_to_clean(connection, self._ids.new("op"), job, project)
         for checkpoint in gone:
             get_logger().info("checkpoint.expired", checkpoint_id=checkpoint)
+        for sandbox in ended:
+            get_logger().info("sandbox.swept", sandbox_id=sandbox)
 
 
 async def wake(

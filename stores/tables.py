@@ -40,6 +40,8 @@ from stores.tables_bill import sandbox_interval as sandbox_interval
 from stores.tables_evaluation import environment_column
 from stores.tables_evaluation import evaluation as evaluation
 from stores.tables_output import environment_output as environment_output
+from stores.tables_sandbox import node_door as node_door
+from stores.tables_sandbox import sandbox as sandbox
 from stores.tables_schedule import job_schedule as job_schedule
 from stores.tables_schedule import job_schedule_group as job_schedule_group
 from stores.tables_webhook import webhook as webhook

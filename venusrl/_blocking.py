@@ -8,6 +8,7 @@ from venusrl._jobs import AsyncJobs
 from venusrl._models import AsyncModels
 from venusrl._plans import AsyncPlans
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
+from venusrl._sandboxes import AsyncSandboxes
 from venusrl._secrets import AsyncSecrets
 from venusrl._surface import Surface, blocking, each
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
@@ -166,6 +167,24 @@ class Checkpoints(Surface[AsyncCheckpoints]):
     fetch_export = blocking(AsyncCheckpoints.fetch_export)
     generate = blocking(AsyncCheckpoints.generate)
     download = blocking(AsyncCheckpoints.download)
+
+
+class Sandboxes(Surface[AsyncSandboxes]):
+    """`client.sandboxes`: machines for commands, apart from any job."""
+
+    create = blocking(AsyncSandboxes.create)
+    create_group = blocking(AsyncSandboxes.create_group)
+    list = each(AsyncSandboxes.list)
+    get = blocking(AsyncSandboxes.get)
+    exec = blocking(AsyncSandboxes.exec)
+    read = blocking(AsyncSandboxes.read)
+    write = blocking(AsyncSandboxes.write)
+    pause = blocking(AsyncSandboxes.pause)
+    resume = blocking(AsyncSandboxes.resume)
+    set_timeout = blocking(AsyncSandboxes.set_timeout)
+    kill = blocking(AsyncSandboxes.kill)
+    metrics = blocking(AsyncSandboxes.metrics)
+    templates = blocking(AsyncSandboxes.templates)
 
 
 class Webhooks(Surface[AsyncWebhooks]):

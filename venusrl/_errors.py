@@ -5,6 +5,7 @@ VenusError
     Unauthorized 401  Forbidden 403  NotFound 404  Conflict 409, 412  TooLarge 413
     Invalid 422       RateLimited 429               Unavailable 502-504, or no answer at all
   JobFailed, JobPaused     a job that will not reach its end by itself
+  SandboxEnded             a sandbox that could not start
   AssetInvalid             EnvironmentInvalid, ModelInvalid, DatasetInvalid: `errors` says why
   OperationFailed, CorruptDownload, PackageError, UploadUnreadable, SpecUnreadable
   UsageError               what the caller gave cannot be asked for; nothing was sent
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from venusrl.models.checkpoints import Operation
     from venusrl.models.common import Finding
     from venusrl.models.jobs import Job
+    from venusrl.models.sandboxes import Sandbox
 
 NO_ANSWER: Final = 0
 """Status of an `Unavailable` for a server that gave no answer at all."""
@@ -121,6 +123,15 @@ class JobFailed(VenusError):
         where = f" in {self.component}" if self.component else ""
         why = f": {self.hint}" if self.hint else ""
         super().__init__(f"{job.id} failed with {self.code}{where}{why}")
+
+
+class SandboxEnded(VenusError):
+    """A sandbox could not start; `sandbox.cause` and `sandbox.detail` say why."""
+
+    def __init__(self, sandbox: "Sandbox") -> None:
+        """Take the cause from the sandbox."""
+        self.sandbox = sandbox
+        super().__init__(f"{sandbox.id} has ended: {sandbox.cause}: {sandbox.detail}")
 
 
 class JobCancelled(VenusError):

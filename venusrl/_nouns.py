@@ -10,6 +10,7 @@ from venusrl._jobs import AsyncJobs
 from venusrl._models import AsyncModels
 from venusrl._plans import AsyncPlans
 from venusrl._rollouts import AsyncGroups, AsyncRollouts
+from venusrl._sandboxes import AsyncSandboxes
 from venusrl._secrets import AsyncSecrets
 from venusrl._tenancy import AsyncKeys, AsyncOrganizations, AsyncProjects
 from venusrl._transport import Request, Transport
@@ -34,6 +35,7 @@ class Nouns:
         self.rollouts = AsyncRollouts(transport)
         self.operations = AsyncOperations(transport)
         self.checkpoints = AsyncCheckpoints(transport, self.operations)
+        self.sandboxes = AsyncSandboxes(transport)
         self.webhooks = AsyncWebhooks(transport)
         self.audit = AsyncAudit(transport)
         self.usage = AsyncUsage(transport)

@@ -66,6 +66,8 @@ class Request:
     params: Mapping[str, Any] = field(default_factory=dict)
     body: Any = None
     content: bytes | Upload | None = None
+    answer_s: float | None = None
+    """How long its answer may take, where that is longer than the client's own patience."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def prepared(self) -> "Request":
@@ -235,6 +237,8 @@ class Transport:
         if request.body is not None:
             extra["content"] = _json(request.body)
             headers["Content-Type"] = "application/json"
+        if request.answer_s is not None:
+            extra["timeout"] = httpx.Timeout(request.answer_s, connect=10.0)
         if isinstance(request.content, Upload):
             extra["content"] = self._wire.body(request.content.pieces)
             extra["timeout"] = httpx.Timeout(UPLOAD_ANSWER_S, connect=10.0)

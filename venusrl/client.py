@@ -33,6 +33,7 @@ from venusrl._blocking import (
     Plans,
     Projects,
     Rollouts,
+    Sandboxes,
     Secrets,
     Usage,
     Webhooks,
@@ -55,6 +56,7 @@ from venusrl._errors import (
     OperationFailed,
     PackageError,
     RateLimited,
+    SandboxEnded,
     ServerError,
     SpecUnreadable,
     TooLarge,
@@ -92,6 +94,7 @@ __all__ = [
     "PackageError",
     "Patience",
     "RateLimited",
+    "SandboxEnded",
     "ServerError",
     "SpecSource",
     "SpecUnreadable",
@@ -143,6 +146,7 @@ class Client(Surface[Nouns]):
         self.rollouts = Rollouts(nouns.rollouts)
         self.operations = Operations(nouns.operations)
         self.checkpoints = Checkpoints(nouns.checkpoints)
+        self.sandboxes = Sandboxes(nouns.sandboxes)
         self.webhooks = Webhooks(nouns.webhooks)
         self.audit = Audit(nouns.audit)
         self.usage = Usage(nouns.usage)

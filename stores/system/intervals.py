@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.ids import HostId
 from stores import tables as t
+from stores.system.tenant_sandboxes import END_OF_NODE
 
 CLOSE: Final = """
 update host_interval i
@@ -60,7 +61,7 @@ where lease.id = %(host)s and (lease.desired = 'up' or lease.owner is not null)
     and not exists (select from host_interval i where i.host_id = lease.id and i.ended_at is null)
 """
 
-STATEMENTS: Final = (CLOSE, CLOSE_SANDBOXES, OPEN)
+STATEMENTS: Final = (CLOSE, CLOSE_SANDBOXES, END_OF_NODE, OPEN)
 
 
 @dataclass(frozen=True, slots=True)

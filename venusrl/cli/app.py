@@ -14,6 +14,7 @@ from venusrl.cli import (
     models,
     plans,
     rollouts,
+    sandboxes,
     secrets,
     server,
     webhooks,
@@ -50,6 +51,7 @@ app.add_typer(environments.app, name="env", help="Write, check, try, upload and 
 app.add_typer(datasets.app, name="datasets", help="Upload, list and look at datasets.")
 app.add_typer(models.app, name="models", help="List, add and delete models.")
 app.add_typer(checkpoints.app, name="checkpoints", help="List, download and look at checkpoints.")
+app.add_typer(sandboxes.app, name="sandboxes", help="Start sandboxes and run commands in them.")
 app.add_typer(secrets.app, name="secrets", help="Write, list and delete secrets.")
 app.add_typer(keys.app, name="keys", help="Make, list, rotate and delete API keys.")
 app.add_typer(webhooks.app, name="webhooks", help="Send events to an address.")

@@ -7,12 +7,14 @@
 | reaper | time, Postgres | the process |
 | sampler | time, `/proc` | the process |
 | teller | time, the account | the process |
+| tenants' sandboxes | their rows in Postgres | the process |
+| door | calls of the gateway | the process |
 """
 
 import asyncio
 import secrets
 import shutil
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +54,7 @@ from workers.fleet.ownership import PostgresOwnership
 from workers.fleet.packages import Packages
 from workers.fleet.rooms import RoomWriter, WatchedRooms
 from workers.fleet.starting import EnvironmentStarter
+from workers.fleet.tenants.parts import Tenants, make_tenants
 from workers.fleet.turns import TurnServer
 from workers.outbox import Outbox
 
@@ -156,18 +159,14 @@ async def serve(context: HostContext) -> None:
     database = Database(settings.database_url)
     blobs = Blobs(settings.object_store_url)
     runtime = make_runtime(settings, scratch_folder(settings.home, context))
-    sampler = _sampler(context, runtime, lambda key, cause: holdings.lose(key, cause))
+    sampler = _sampler(
+        context,
+        runtime,
+        lambda key, cause: None if tenants.lose(key, cause) else holdings.lose(key, cause),
+    )
     slots = sampler.slots
     packages = Packages(blobs, settings.home / "packages")
-    link = LeaderLink(
-        context.host_id,
-        context.epoch,
-        context.birth.key,
-        find_leader=lambda: find_leader(settings.database_url),
-        snapshot=lambda: agent.snapshot(),
-        on_frame=lambda frame: agent.on_frame(frame),
-        figures=lambda: agent.figures(),
-    )
+    link = _link(context, lambda: agent)
     fence = HostFence(context.host_id, context.epoch)
     outbox = Outbox(database, fence, clock, RoomWriter(clock, fence).write)
     rooms = WatchedRooms(clock, outbox.put)
@@ -177,6 +176,7 @@ async def serve(context: HostContext) -> None:
     environments = EnvironmentPool(starter.start, clock)
     holdings = Holdings(context.host_id, context.epoch, runtime, slots, link.send, rooms, output)
     holdings.relief = sampler.relief
+    tenants = make_tenants(settings, database, fence, runtime, sampler)
     grader = Grader(
         database=database,
         fence=fence,
@@ -203,14 +203,16 @@ async def serve(context: HostContext) -> None:
     )
     server = DataServer(TurnServer(holdings, environments, clock), agent.data_key)
     agent.data_address = await server.open()
+    await tenants.open()
     reaper = Reaper(PostgresOwnership(database), clock, agent.held, agent.destroy)
     context.mode = "idle"
-    loops = [link.run(), reaper.run(), sampler.run(), agent.teller.run()]
+    loops = [link.run(), reaper.run(), sampler.run(), agent.teller.run(), tenants.run()]
     loops += [outbox.run(), printed.run()]
     try:
-        await _until_over(context, holdings, loops)
+        await _until_over(context, holdings, tenants, loops)
     finally:
         await server.close()
+        await tenants.close()
         await grader.close()
         await holdings.close()
         await outbox.flush()
@@ -220,6 +222,19 @@ async def serve(context: HostContext) -> None:
         await printed.flush()
         await runtime.close()
         await database.close()
+
+
+def _link(context: HostContext, agent: Callable[[], NodeAgent]) -> LeaderLink:
+    """The link of an agent that is still being put together."""
+    return LeaderLink(
+        context.host_id,
+        context.epoch,
+        context.birth.key,
+        find_leader=lambda: find_leader(context.settings.database_url),
+        snapshot=lambda: agent().snapshot(),
+        on_frame=lambda frame: agent().on_frame(frame),
+        figures=lambda: agent().figures(),
+    )
 
 
 def _sampler(context: HostContext, runtime: Runtime, lose: Lose) -> Sampler:
@@ -243,11 +258,14 @@ def _teller(context: HostContext, sampler: Sampler, link: LeaderLink) -> RoomTel
 
 
 async def _until_over(
-    context: HostContext, holdings: Holdings, loops: list[Coroutine[Any, Any, None]]
+    context: HostContext,
+    holdings: Holdings,
+    tenants: Tenants,
+    loops: list[Coroutine[Any, Any, None]],
 ) -> None:
     tasks = [asyncio.create_task(loop) for loop in loops]
     stopped = asyncio.create_task(context.stopping.wait())
-    ends: set[asyncio.Future[Any]] = {*tasks, stopped, holdings.broken}
+    ends: set[asyncio.Future[Any]] = {*tasks, stopped, holdings.broken, tenants.broken}
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for one in done:

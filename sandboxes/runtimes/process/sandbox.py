@@ -106,7 +106,7 @@ class ProcessSandbox:
 
     def stats(self) -> SandboxStats:
         """What it costs now; zeros once it is gone."""
-        return self._usage.read() if self._usage else NOTHING
+        return self._usage.measured() if self._usage else NOTHING
 
     def held(self) -> SandboxStats:
         """What its limits are held against: what it shares with the zygote counts too."""

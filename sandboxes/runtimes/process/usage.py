@@ -9,8 +9,10 @@ takes them off once, for process 1, which is always such a fork; before anything
 that its processes share are counted once.
 """
 
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,11 @@ from sandboxes.runtimes.process.inside import Inside
 
 _STATUS: Final = re.compile(rb"^(RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
 _ROLLUP: Final = re.compile(rb"^(Shared_Dirty|Pss_Anon|SwapPss):\s+(\d+) kB$", re.MULTILINE)
+
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+TIMES: Final = slice(11, 15)
+"""Behind the program's name: user and system time, its own and of children that it has waited for."""
 
 LOOK_EVERY: Final = 30
 """Asking what is shared costs the kernel a walk over all pages, ten times as much as the rest. It only
@@ -64,6 +71,11 @@ class UsageReader:
         private = max(0, private - self._warm_kb)
         return _stats(private + mapped, pids, min(swapped, private), 0)
 
+    def measured(self) -> SandboxStats:
+        """What is held now, and the CPU of all processes so far."""
+        ticks = sum(_ticks(self._inside.read(name, "stat")) for name in self._inside.names())
+        return replace(self.read(), cpu_s=ticks / TICKS_PER_S)
+
     def held_once(self) -> int:
         """Private bytes for its limits, a page that several of its processes map counted once.
 
@@ -99,6 +111,11 @@ def anonymous_bytes(pid: int) -> int:
     except OSError:
         return 0
     return _figures(_STATUS, text).get("RssAnon", 0) * 1024
+
+
+def _ticks(stat: bytes) -> int:
+    """CPU time of one process; 0 once it is gone. Its name stands in brackets and may hold anything."""
+    return sum(int(field) for field in stat.rpartition(b") ")[2].split()[TIMES])
 
 
 def _stats(private_kb: int, pids: int, swapped_kb: int, shared_kb: int) -> SandboxStats:

@@ -8,6 +8,8 @@ from api.app import create_app
 from api.examples import EXAMPLES
 from tests.integration.api.world import Tenant, World
 
+WAITING = ("/generate", "/export", "/v1/sandboxes")
+
 BODIES = [
     (method, path, one["summary"], one["value"])
     for path, operations in create_app().openapi()["paths"].items()
@@ -52,7 +54,10 @@ def test_an_example_is_accepted(
     if "{webhook_id}" in path:
         with tenant.sdk() as client:
             names["webhook_id"] = client.webhooks.create("https://example.com/hook").id
+    if "{sandbox_id}" in path:
+        with tenant.sdk() as client:
+            names["sandbox_id"] = client.sandboxes.create_group(1, wait_s=0).sandboxes[0].id
     with world.http(keys.get(path, tenant.key)) as http:
-        params = {"wait": 0} if path.endswith(("/generate", "/export")) else {}
+        params = {"wait": 0} if path.endswith(WAITING) else {}
         answer = http.request(method, path.format(**names), json=body, params=params)
     assert answer.is_success, f"{summary}: {answer.text}"

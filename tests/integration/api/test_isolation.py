@@ -30,12 +30,23 @@ READS = (
     "/v1/checkpoints/{checkpoint}",
     "/v1/checkpoints/{checkpoint}/files/model.bin",
     "/v1/operations/{operation}",
+    "/v1/sandboxes/{sandbox}",
     "/v1/environments/calc",
     "/v1/environments/calc/versions",
     "/v1/environments/calc/versions/1",
 )
 
 VERBS: tuple[tuple[str, str, Any], ...] = (
+    ("DELETE", "/v1/sandboxes/{sandbox}", None),
+    ("POST", "/v1/sandboxes/{sandbox}/pause", None),
+    ("POST", "/v1/sandboxes/{sandbox}/resume", None),
+    ("POST", "/v1/sandboxes/{sandbox}/fork", None),
+    ("POST", "/v1/sandboxes/{sandbox}/snapshot", None),
+    ("POST", "/v1/sandboxes/{sandbox}/timeout", {"lifetime_s": 5.0}),
+    ("POST", "/v1/sandboxes/{sandbox}/exec", {"command": "true"}),
+    ("PUT", "/v1/sandboxes/{sandbox}/files?path=a", None),
+    ("GET", "/v1/sandboxes/{sandbox}/files?path=a", None),
+    ("GET", "/v1/sandboxes/{sandbox}/metrics", None),
     ("POST", "/v1/jobs/{job}/pause", None),
     ("POST", "/v1/jobs/{job}/resume", None),
     ("DELETE", "/v1/jobs/{job}", None),
@@ -60,6 +71,8 @@ def objects_of(tenant: Tenant) -> dict[str, str]:
         "checkpoint": tenant.checkpoint(job),
         "operation": str(tenant.world.rows(t.operation)[0].id),
     }
+    with tenant.sdk() as client:
+        names["sandbox"] = client.sandboxes.create_group(1, wait_s=0).sandboxes[0].id
     shared = {
         "job_id": job["id"],
         "attempt_id": job["attempt_id"],
@@ -86,7 +99,7 @@ def test_no_route_shows_or_changes_an_object_of_another_tenant(
 ) -> None:
     names = objects_of(tenant)
     stranger = world.tenant("stranger")
-    before = world.rows(t.job), world.rows(t.operation)
+    before = world.rows(t.job), world.rows(t.operation), world.rows(t.sandbox)
     with stranger.http() as http:
         for path in READS:
             answer = http.get(path.format(**names))
@@ -95,8 +108,9 @@ def test_no_route_shows_or_changes_an_object_of_another_tenant(
             answer = http.request(method, path.format(**names), json=body)
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
         assert http.get("/v1/jobs").json()["data"] == []
+        assert http.get("/v1/sandboxes").json()["data"] == []
         assert http.get("/v1/environments").json()["data"] == []
-    assert (world.rows(t.job), world.rows(t.operation)) == before
+    assert (world.rows(t.job), world.rows(t.operation), world.rows(t.sandbox)) == before
 
 
 def test_the_owner_sees_every_one_of_them(tenant: Tenant) -> None:

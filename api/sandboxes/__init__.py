@@ -1,0 +1,1 @@
+"""Sandboxes of a project, and their templates."""

@@ -1,0 +1,1 @@
+"""Sandboxes of tenants on a running platform."""

@@ -1,0 +1,1 @@
+"""Parts of a node that serve sandboxes of tenants."""
