@@ -84,6 +84,7 @@ int until(int64_t deadline);
 void kill_session(pid_t leader);
 void take_status(struct job *job, int status);
 void become_user(void);
+void default_signals(void);
 void act_as(uid_t id);
 void set_limits(pid_t pid);
 void unblock(int fd);

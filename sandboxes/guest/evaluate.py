@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 
-SIGNALS_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
-"""The interpreter ignores them; programs expect the default."""
+SIGNALS_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+"""Programs expect the default of each. The interpreter ignores some of them, and what started the node may
+have ignored others (`nohup`, a shell's background): those stay ignored over fork and exec."""
 
 
 def interpret(source_fd: int, result_fd: int) -> None:
     """Run sources until there are no more. Never returns."""
-    for number in (signal.SIGINT, *SIGNALS_RESET):
+    for number in SIGNALS_RESET:
         signal.signal(number, signal.SIG_DFL)
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

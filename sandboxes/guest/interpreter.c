@@ -30,6 +30,7 @@ static void start(const int ends[4]) {
     int moved[4];
     char script[256];
     setsid();
+    default_signals();
     for (int i = 0; i < 4; i++) moved[i] = fcntl(ends[i], F_DUPFD_CLOEXEC, 10);
     const int places[4] = {3, 4, 1, 2};
     for (int i = 0; i < 4; i++) dup2(moved[i], places[i]);

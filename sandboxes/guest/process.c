@@ -55,6 +55,12 @@ void act_as(uid_t id) {
     if (id == 0) syscall(SYS_setresgid, -1, id, -1);
 }
 
+/* In a child: programs expect the default of each signal. The agent ignores some, and what started the
+   node may have ignored others (nohup, a shell's background): those stay ignored over fork and exec. */
+void default_signals(void) {
+    for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+}
+
 /* In a child: give up what process 1 of a machine may do. A namespace has no more to give up. */
 void become_user(void) {
     if (!is_machine) return;

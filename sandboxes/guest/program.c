@@ -45,8 +45,7 @@ static void become(struct frame *frame, const struct ends *ends, char **argv, in
     int cause = 0;
     bool is_terminal = ends->in == ends->out;
     setsid();
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_DFL);
+    default_signals();
     if (is_terminal && ioctl(ends->theirs[0], TIOCSCTTY, 0) != 0) _exit(126);
     for (int i = 0; i < 3; i++) {
         if (dup2(ends->theirs[i], i) < 0) _exit(126);

@@ -259,7 +259,9 @@ class Yards(Yard):
         for prefix in prefixes.values():
             holders = sum(1 for s in streams if s.prefix is prefix and s.is_on_prefix)
             assert holders == prefix.streams
-            assert prefix.is_resident == (holders > 0)
+            assert prefix.is_resident == (holders > 0 or prefix.group_id in device.idle)
+            assert (prefix.group_id in device.idle) == prefix.is_idle
+        assert {id(one) for one in device.idle.values()} <= prefixes.keys(), "a prompt of nobody"
         shared = sum(prefix.pages for prefix in prefixes.values() if prefix.is_resident)
         assert sum(s.pages for s in streams) + shared + device.free == device.pages
         assert device.free >= 0

@@ -1,6 +1,7 @@
 """Programs that are read, fed and signalled as they go, on every runtime."""
 
 import asyncio
+import re
 import signal
 from pathlib import Path
 
@@ -85,6 +86,24 @@ async def test_a_program_may_answer_a_signal(sandbox: Sandbox) -> None:
     assert (out, end) == (b"caught\n", ProcessEnd(4))
     with pytest.raises(SandboxError, match="refused"):
         process.signal(99)
+
+
+async def test_no_signal_is_ignored_from_the_start(runtime: Runtime) -> None:
+    """What started this process may have ignored some (`nohup`, `&`): programs have all of them back."""
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)
+    }
+    try:
+        (sandbox,) = await runtime.fork([spec()])
+        process = await sandbox.start(script("grep SigIgn: /proc/self/status"))
+        shown = await drained(process)
+        asked = await python(sandbox, "print(open('/proc/self/status').read())")
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+    for text in (shown[0], asked.stdout):
+        ignored = int(re.findall(rb"SigIgn:\s*(\w+)", text)[0], 16)
+        assert not ignored & (1 << signal.SIGINT - 1 | 1 << signal.SIGHUP - 1)
 
 
 async def test_a_time_limit_ends_a_program_and_its_session(sandbox: Sandbox) -> None:

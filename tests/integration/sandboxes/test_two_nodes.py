@@ -14,6 +14,7 @@ from tests.support.whole_job import assert_whole
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.timeout(400),
     requires("postgres", "valkey", "bwrap"),
 ]
