@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from sandboxes.commands import Command, ProcessEnd, StreamName, Terminal
-from sandboxes.ports import Runtime, Sandbox
+from sandboxes.ports import Isolation, Runtime, Sandbox
 from tests.support.sandboxes import drained, heard, script, shell, spec
 from venusrl.env.sandbox import SandboxError
 
@@ -114,10 +114,25 @@ async def test_pipes_have_no_size(sandbox: Sandbox) -> None:
     assert (await process.wait()).exit_code == 1
 
 
+TYPES = (
+    "python3 -c \"import fcntl; fcntl.ioctl(open('{terminal}'), 0x5412, b'x')\" 2>&1 | tail -n 1 | "
+    "grep -q 'Operation not permitted\\|Permission\\|Input/output'; echo refused $?"
+)
+"""TIOCSTI: a character as if it was typed."""
+
+
 async def test_no_program_types_into_a_terminal_that_others_read(sandbox: Sandbox) -> None:
-    text = (
-        "python3 -c \"import fcntl; fcntl.ioctl(0, 0x5412, b'x')\" 2>&1 | tail -n 1 | "
-        "grep -q 'Operation not permitted\\|Permission\\|Input/output'; echo refused $?"
-    )
-    out, _, _ = await drained(await sandbox.start(on_terminal(text)))
+    reader = await sandbox.start(on_terminal("tty; echo told; sleep 60"))
+    terminal = (await heard(reader, b"told")).split()[0].decode()
+    out, _, _ = await drained(await sandbox.start(on_terminal(TYPES.format(terminal=terminal))))
     assert b"refused 0" in out
+    reader.stop()
+
+
+async def test_no_program_types_into_its_own_terminal_where_the_kernel_is_shared(
+    runtime: Runtime, sandbox: Sandbox
+) -> None:
+    """In a machine it may, as its kernel allows it: nobody of the host reads that terminal as input."""
+    out, _, _ = await drained(await sandbox.start(on_terminal(TYPES.format(terminal="/dev/tty"))))
+    is_machine = runtime.capabilities().isolation is Isolation.VM
+    assert b"refused 0" in out or is_machine

@@ -96,23 +96,22 @@ def workplace(stack: Stack, tmp_path: Path, request: pytest.FixtureRequest) -> P
 )
 @requires("postgres", "valkey", "bwrap")
 def test_a_snippet_of_the_client_runs(snippet: Snippet, stack: Stack, workplace: Path) -> None:
-    commands = [[sys.executable, "-c", snippet.text]]
+    command = [sys.executable, "-c", snippet.text]
     if snippet.language == "sh":
-        lines = [line.split() for line in snippet.text.splitlines() if line]
-        assert all(line[0] == "venus" for line in lines)
-        commands = [[sys.executable, "-c", VENUS, *line[1:]] for line in lines]
+        tool = f'venus() {{ "{sys.executable}" -c "$VENUS" "$@"; }}'
+        command = ["sh", "-eu", "-c", f"{tool}\n{snippet.text}"]
     key = stack.admin.keys.create("docs", _project(stack))
     environ = {
         **os.environ,
         "PYTHONPATH": str(TREE),
+        "VENUS": VENUS,
         "VENUS_API_URL": stack.client.base_url,
         "VENUS_API_KEY": key.secret,
     }
-    for command in commands:
-        done = subprocess.run(
-            command, cwd=workplace, env=environ, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, f"{command[2:]}\n{done.stdout}\n{done.stderr}"
+    done = subprocess.run(
+        command, cwd=workplace, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{snippet.text}\n{done.stdout}\n{done.stderr}"
 
 
 def _project(stack: Stack) -> str:
