@@ -70,7 +70,7 @@ def choose(
 
     `claim` says how many pages one needs to run, or holds while its tool runs; None for a gap that is
     not worth its pages (`kv.gaps`). It is asked in order, and of nobody behind the first turn that does
-    not fit. `taken` hears of everybody that fits before the next one is asked: pages that are shared
+    not fit. `taken` hears of whoever fits at once, before the next one is asked: pages that are shared
     are charged to the first who keeps them, not to one who was refused. `room_pages` is the capacity
     less what running sequences hold and less the decode reserve.
     """

@@ -15,6 +15,7 @@ from benchmarks.density.actions import GROUP_SIZE, SPLIT, script_of
 from benchmarks.density.verdicts import Place, Verdict
 from domain.engine import PAGE_TOKENS
 from domain.ids import AttemptId, GroupId, group_id, ordinal_of, rollout_id
+from simulation.usage import length, peak
 from tests.support.stack import Stack, StackPlan, running_stack
 from venusrl.models.rollouts import RolloutDetail, Trajectory
 
@@ -136,13 +137,8 @@ def _read(stack: Stack, job_id: str, sandboxes: int, used: int) -> Density:
         found, said = rollouts.get(one.id), rollouts.trajectory(one.id)
         verdicts[ordinal_of(GroupId(one.group_id)), one.index] = _verdict(found, said)
     spans = [(float(begin), float(end)) for begin, end in stack.query(INTERVALS)]
-    changes = sorted([(b, 1) for b, _ in spans] + [(e, -1) for _, e in spans])
-    at_once = most = 0
-    for _, change in changes:
-        at_once += change
-        most = max(most, at_once)
-    first, last = min(b for b, _ in spans), max(e for _, e in spans)
-    return Density(sandboxes, verdicts, last - first, sum(e - b for b, e in spans), most, used)
+    first, last = min(begin for begin, _ in spans), max(end for _, end in spans)
+    return Density(sandboxes, verdicts, last - first, length(spans), peak(spans), used)
 
 
 def _verdict(found: RolloutDetail, said: Trajectory) -> Verdict:

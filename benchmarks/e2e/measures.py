@@ -6,11 +6,11 @@ strategy trains the same groups, so one that begins many at once gains nothing b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from statistics import mean
 
 from domain.engine import PAGE_TOKENS
 from simulation.recorded import RecordedGroup, RecordedJob, RecordedRollout
+from simulation.usage import peak
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,9 +85,7 @@ def demand(job: RecordedJob, kv_pages: int) -> float:
 
 def live_max(job: RecordedJob) -> int:
     """The most rollouts that had a place at the same time."""
-    members = [one for group in job.groups for one in group.rollouts]
-    changes = [(one.placed_s, 1) for one in members] + [(one.ended_s, -1) for one in members]
-    return max(accumulate(change for _, change in sorted(changes)), default=0)
+    return peak([(one.placed_s, one.ended_s) for group in job.groups for one in group.rollouts])
 
 
 def generating_share(job: RecordedJob) -> float:

@@ -165,8 +165,11 @@ class Admission:
 
     def _choose(self, claimants: Sequence[Claimant], tick: "_Tick") -> Choice[Claimant]:
         seen: set[bytes | int] = set()
+        names: list[bytes | int] = []
+        """Of the pages that the claimant who was asked last needs or holds."""
 
         def claim(claimant: Claimant) -> int | None:
+            nonlocal names
             names = self._names(claimant)
             if claimant.ticket is not None:
                 return self._needed(claimant.ticket, names, seen, tick)
@@ -174,8 +177,8 @@ class Admission:
             own = sum(1 for name in names if name not in seen)
             return own if self._is_kept(claimant.trajectory, own, tick.now) else None
 
-        def taken(claimant: Claimant) -> None:
-            seen.update(self._names(claimant))
+        def taken(_: Claimant) -> None:
+            seen.update(names)
 
         return choose(claimants, claim, taken, self._room(tick), tick.slots_free)
 
