@@ -10,12 +10,17 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.guest import wire
 from sandboxes.guest.evaluate import SIGNALS_RESET, interpret
 
 CHUNK_BYTES = 1 << 16
+KILL_ROUNDS = 100
+KILL_PAUSE_S = 0.001
+"""Between two looks at a session that was killed; one that cannot die, in the kernel, is not waited for."""
+
 DRAIN_BYTES = 1 << 20
 """Read at most this much of a pipe after a job's end: a background process may write for ever."""
 
@@ -378,15 +383,27 @@ class Evaluation(Job):
 
 
 def kill_session(leader: int) -> None:
-    """Kill every process of a session, also those that left the leader's process group."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == 1:
-            continue
-        try:
-            if os.getsid(int(name)) == leader:
-                os.kill(int(name), signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    """Kill every process of a session, also those that left the leader's process group.
+
+    Returns once they are dead: what is killed lives until it is next scheduled, and may fork before.
+    """
+    for _ in range(KILL_ROUNDS):
+        if not sum([killed(int(name), leader) for name in os.listdir("/proc") if name.isdigit()]):
+            return
+        time.sleep(KILL_PAUSE_S)
+
+
+def killed(pid: int, leader: int) -> bool:
+    """Kill a process if it is of this session and lives; whether it was."""
+    try:
+        if pid == 1 or os.getsid(pid) != leader:
+            return False
+        with open(f"/proc/{pid}/stat", "rb") as text:
+            state = text.read().rpartition(b") ")[2][:1]
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return state not in b"ZX"
 
 
 def how_it_ended(status: int) -> tuple[int, int]:

@@ -7,13 +7,18 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#define KILL_ROUNDS 100
+#define KILL_PAUSE_US 1000
 
 int64_t now_ms(void) {
     struct timespec now;
@@ -27,16 +32,38 @@ int until(int64_t deadline) {
     return left < 0 ? 0 : left > 3600 * 1000 ? 3600 * 1000 : (int)left;
 }
 
-/* Kill every process of a session, also those that left the leader's process group. */
+/* Kill a process if it is of this session and lives; whether it was. */
+static bool killed(pid_t pid, pid_t leader) {
+    char path[32], text[512];
+    if (pid <= 1 || getsid(pid) != leader) return false;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    kill(pid, SIGKILL);
+    if (size <= 0) return false;
+    text[size] = 0;
+    const char *name_end = strrchr(text, ')');
+    return name_end != NULL && name_end[1] == ' ' && strchr("ZX", name_end[2]) == NULL;
+}
+
+/* Kill every process of a session, also those that left the leader's process group. Returns once they
+   are dead: what is killed lives until it is next scheduled, and may fork before. One that cannot die,
+   in the kernel, is not waited for. */
 void kill_session(pid_t leader) {
-    DIR *processes = opendir("/proc");
-    struct dirent *entry;
-    while (processes != NULL && (entry = readdir(processes)) != NULL) {
-        pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? atoi(entry->d_name) : 0;
-        if (pid > 1 && getsid(pid) == leader) kill(pid, SIGKILL);
+    bool is_over = false;
+    for (int round = 0; round < KILL_ROUNDS && !is_over; round++) {
+        if (round > 0) usleep(KILL_PAUSE_US);
+        DIR *processes = opendir("/proc");
+        struct dirent *entry;
+        is_over = true;
+        while (processes != NULL && (entry = readdir(processes)) != NULL) {
+            pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? atoi(entry->d_name) : 0;
+            if (killed(pid, leader)) is_over = false;
+        }
+        if (processes != NULL) closedir(processes);
+        kill(leader, SIGKILL);
     }
-    if (processes != NULL) closedir(processes);
-    kill(leader, SIGKILL);
 }
 
 /* How a process ended. */

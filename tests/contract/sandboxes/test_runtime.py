@@ -105,6 +105,15 @@ async def test_a_command_and_its_children_die_at_its_timeout(runtime: Runtime) -
     assert left.stdout.strip() == b"0"
 
 
+async def test_what_a_command_forks_while_it_is_killed_dies_too(runtime: Runtime) -> None:
+    (sandbox,) = await runtime.fork([spec()])
+    for _ in range(5):
+        forking = "for n in 1 2 3; do (while :; do sleep 60 & sleep 0.01; done) & done; wait"
+        assert (await shell(sandbox, forking, timeout_s=0.2)).timed_out
+        left = await shell(sandbox, "cat /proc/[0-9]*/stat | grep -v ' Z ' | grep -c '(sleep)'")
+        assert left.stdout.strip() == b"0"
+
+
 async def test_a_background_process_does_not_hold_its_command(runtime: Runtime) -> None:
     (sandbox,) = await runtime.fork([spec()])
     result = await shell(sandbox, "sleep 30 & echo started", timeout_s=10.0)
