@@ -12,7 +12,7 @@ from tests.support.sandboxes import native_runtime, process_runtime, qemu_runtim
 RUNTIMES = (
     pytest.param("process", marks=requires("zygote")),
     pytest.param("process-bwrap", marks=requires("bwrap")),
-    pytest.param("process-native-agent", marks=requires("bwrap", "compiler")),
+    pytest.param("process-native-agent", marks=(requires("bwrap", "compiler"), pytest.mark.slow)),
     pytest.param("qemu", marks=(requires("qemu"), pytest.mark.slow)),
 )
 """`process` forks from its zygote; `process-bwrap` is what it falls back to, also with the native guest

@@ -22,6 +22,7 @@ from venusrl.models.jobs import Job
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.timeout(400),
     requires("postgres", "valkey", "bwrap"),
 ]
