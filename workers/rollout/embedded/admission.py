@@ -48,6 +48,7 @@ class Claimant:
     trajectory: Trajectory | None
     ticket: Ticket | None
     pages: int
+    """None where only its siblings' are there."""
     last_used: float
 
     @property
@@ -67,6 +68,8 @@ class Decision:
 
     admitted: Sequence[Ticket] = ()
     yielding: Sequence[Running] = ()
+    is_for_gaps: bool = False
+    """Nothing runs, and nobody starts: room is kept for rollouts whose tools will answer."""
 
 
 @dataclass(slots=True)
@@ -103,6 +106,9 @@ class Admission:
         self._mark(found)
         admitted = [one.ticket for one in found.started if one.ticket is not None]
         if not admitted and not running and slots_free and ordered:
+            if self._awaits_gap(found):
+                return Decision(is_for_gaps=True)
+            # The first turn wants nearly all of the device; margins are for neighbours.
             return Decision(ordered[:1])
         return Decision(admitted, found.tick.yielding.turns)
 
@@ -123,7 +129,12 @@ class Admission:
             for key, one in enumerate(ordered)
         ]
         if self.rules.eviction is Eviction.CLASSES:
-            gaps = [one for one in trajectories.values() if one.path and not one.leases]
+            named = {one.request.rollout_id for one in ordered}
+            gaps = [
+                one
+                for one in trajectories.values()
+                if one.path and not one.leases and one.rollout_id not in named
+            ]
             gaps.sort(key=lambda one: (one.rank, one.rollout_id))
             found += [_claimant(key, None, one) for key, one in enumerate(gaps, len(found))]
         return found
@@ -213,20 +224,34 @@ class Admission:
 
     def _has_own(self, ticket: Ticket) -> bool:
         """Whether anything of its context is there that is not its siblings' as well."""
-        if ticket.parked is not None:
-            return True
         known = self.table.tree.trajectories.get(ticket.request.rollout_id)
-        path = () if known is None else known.path
-        return any(node.page is not None and len(node.references) == 1 for node in reversed(path))
+        return ticket.parked is not None or has_own(known)
 
     def _is_kept(self, trajectory: Trajectory, pages: int, now: float) -> bool:
         if trajectory.kept_until > now or self.rules.gaps is not Gaps.EXPECTED:
             return True
+        return self._is_worth(trajectory, pages, pages / self.table.tree.total, now)
+
+    def _is_worth(self, trajectory: Trajectory, pages: int, share: float, now: float) -> bool:
+        """Whether so many pages are worth that share of the engine until the tool answers."""
         residual_s = self.gaps.residual_s(ANY_TOOL, now - trajectory.path[-1].last_used)
-        share = pages / self.table.tree.total
         reload_s = None if self.reload_s is None else pages * self.reload_s
         cost_s = return_cost_s(pages * self.page_s, reload_s)
         return is_worth_keeping(residual_s, share, ROOM_VALUE, cost_s)
+
+    def _awaits_gap(self, found: "_Found") -> bool:
+        """Whether an idle engine waits for a tool: one that ends before its pages would be back.
+
+        Starting the best waiting turn would push those pages out, as it does not fit beside them.
+        """
+        if self.rules.gaps is not Gaps.EXPECTED:
+            return False
+        low = {id(one.trajectory) for one in found.low}
+        return any(
+            self._is_worth(one, len(one.path), 1.0, found.tick.now)
+            for one in self.table.tree.trajectories.values()
+            if has_own(one) and not one.leases and id(one) not in low
+        )
 
     def _is_locked(self, name: bytes | int, tick: "_Tick") -> bool:
         tree = self.table.tree
@@ -290,6 +315,12 @@ def _first(ordered: Sequence[Ticket]) -> list[Ticket]:
     return list(found.values())
 
 
+def has_own(trajectory: Trajectory | None) -> bool:
+    """Whether pages of it are on the device that nobody else has use for: not its group's prompt."""
+    path = () if trajectory is None else trajectory.path
+    return any(node.page is not None and len(node.references) == 1 for node in reversed(path))
+
+
 def _claimant(key: int, ticket: Ticket | None, trajectory: Trajectory | None) -> Claimant:
     path = [] if trajectory is None else trajectory.path
     rank = WORST_RANK if trajectory is None else trajectory.rank
@@ -299,7 +330,7 @@ def _claimant(key: int, ticket: Ticket | None, trajectory: Trajectory | None) ->
         arrival=0 if ticket is None else ticket.arrival,
         trajectory=trajectory,
         ticket=ticket,
-        pages=len(path),
+        pages=len(path) if has_own(trajectory) else 0,
         last_used=path[-1].last_used if path else 0.0,
     )
 

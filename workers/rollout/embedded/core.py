@@ -46,6 +46,9 @@ WAITING_MAX: Final = 4096
 ADMIT_AGAIN_STEPS: Final = 16
 """Steps after which turns that did not fit are looked at again though nothing ended: gaps grow older."""
 
+GAP_LOOK_S: Final = 0.05
+"""The same while nothing runs and room is kept for rollouts whose tools will answer."""
+
 
 class Core:
     """State of one engine. Every method must be called by the one thread that owns it."""
@@ -87,6 +90,7 @@ class Core:
         self._released: set[RolloutId] = set()
         self._next_deadline_s = math.inf
         self._admit_at_step = 0
+        self._rests_until = 0.0
 
     @property
     def active(self) -> int:
@@ -101,7 +105,10 @@ class Core:
     @property
     def has_work(self) -> bool:
         """Whether a step could do anything for anybody."""
-        return bool(self.active) or not all(one.is_expecting for one in self.waiting.values())
+        if self.active:
+            return True
+        waits = not all(one.is_expecting for one in self.waiting.values())
+        return waits and self.clock() >= self._rests_until
 
     def submit(
         self,
@@ -169,17 +176,17 @@ class Core:
         self._engaged_since = None
 
     def expire(self) -> float:
-        """End what is past its deadline; returns the next deadline, infinite if there is none."""
+        """End what is past its deadline; returns when to come again, infinite if nothing is due."""
         now = self.clock()
         if now < self._next_deadline_s:
-            return self._next_deadline_s
+            return self._next_look_s(now)
         open_tickets = [*self.waiting.values(), *(r.ticket for r in self.rows.running)]
         late = [t.request.request_id for t in open_tickets if t.deadline_s <= now]
         self.abort(late, "deadline")
         self._next_deadline_s = min(
             (t.deadline_s for t in open_tickets if t.deadline_s > now), default=math.inf
         )
-        return self._next_deadline_s
+        return self._next_look_s(now)
 
     def abort(self, request_ids: Sequence[RequestId], cause: str) -> tuple[GenResult, ...]:
         """End these requests with what they have sampled; what only they computed is free at once."""
@@ -281,8 +288,13 @@ class Core:
     def _note_slots(self) -> None:
         self.keys.admission.shares.hold(self.rows.running, self.clock())
 
+    def _next_look_s(self, now: float) -> float:
+        rests = self._rests_until if self._rests_until > now else math.inf
+        return min(self._next_deadline_s, rests)
+
     def _look_again(self) -> None:
         self._admit_at_step = 0
+        self._rests_until = 0.0
 
     def _admit(self) -> None:
         if not self.waiting or self.counters.steps < self._admit_at_step:
@@ -293,6 +305,9 @@ class Core:
             self.keys.prepare(ticket, self.served_sha(ticket))
         free, running = self.slots - self.active, self.rows.running
         decision = self.keys.admission.decided(self.clock(), waiting, running, free)
+        if decision.is_for_gaps:
+            self._look_again()
+            self._rests_until = self.clock() + GAP_LOOK_S
         for yielding in decision.yielding:
             self._occupancy.park(yielding)
         self.counters.preemptions += len(decision.yielding)

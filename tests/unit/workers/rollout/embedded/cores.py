@@ -1,5 +1,6 @@
 """Cores over a small model, stepped by hand, and what must hold after each step."""
 
+import itertools
 from collections.abc import Callable, Mapping
 
 import torch
@@ -15,6 +16,7 @@ from domain.plan import TenantShare
 from kv.rules import RANKED, KvRules
 from tests.support.engines import CHARACTERS, decoder, reference_logprobs, request
 from workers.models.vocab import char_vocabulary
+from workers.rollout.embedded.admission import ANY_TOOL
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.keys import KeySizes
 from workers.rollout.embedded.packing import pack
@@ -30,12 +32,15 @@ Answers = dict[str, GenResult]
 def build(
     slots: int = 2,
     pages: int = 24,
-    clock: Callable[[], float] = lambda: 0.0,
+    clock: Callable[[], float] | None = None,
     tiers: TierSizes = NO_TIERS,
     rules: KvRules = RANKED,
     *,
     tenants: tuple[TenantShare, ...] = (),
 ) -> Core:
+    """Without a clock of the test's own a millisecond passes at each look at it."""
+    ticks = itertools.count()
+    clock = (lambda: next(ticks) * 1e-3) if clock is None else clock
     vocabulary = char_vocabulary(CHARACTERS)
     sizes = KeySizes(pages, tiers, rules, tenants)
     return Core(PACKED, vocabulary, slots, sizes, version=0, weights_sha="v0", clock=clock)
@@ -51,9 +56,12 @@ def submit(core: Core, asked: GenRequest, answers: Answers) -> None:
 
 
 def drain(core: Core) -> None:
+    """Step to the end of all turns; no tool answers meanwhile, and nobody waits for one for long."""
     while core.active or core.waiting:
         core.step()
         assert_whole(core)
+        if core.waiting and not core.has_work:
+            core.keys.admission.gaps.add(ANY_TOOL, 1e9)
 
 
 def assert_whole(core: Core) -> None:
