@@ -21,6 +21,7 @@ from benchmarks.engine.stepping import packed
 from domain.engine import GenRequest, GenResult, RequestId, Sampling
 from domain.ids import GroupId, RolloutId
 from simulation.fitting import Row, fit_relative
+from simulation.plan import CannotModel
 from workers.models.vocab import char_vocabulary
 from workers.rollout.embedded.core import Core
 from workers.rollout.embedded.keys import KeySizes
@@ -84,15 +85,17 @@ class Scale:
 
 
 def scale_of(costs: Costs, work: Work) -> Scale:
-    """Counted seconds over those that the same work takes beside nothing; 1 where there was none."""
+    """Counted seconds over those that the same work takes beside nothing.
+
+    Raises CannotModel where an engine counted none: as cheap as beside nothing would be a wrong figure.
+    """
     decode = work.steps * costs.step_s + work.kv_read_tokens * costs.kv_token_s
     prefill = work.prefilled_tokens * costs.prefill_token_s
     prefill += work.attended_tokens * costs.attended_token_s
     decoding_s = work.engaged_s - work.prefill_s
-    return Scale(
-        decoding_s / decode if decode > 0.0 < decoding_s else 1.0,
-        work.prefill_s / prefill if prefill > 0.0 < work.prefill_s else 1.0,
-    )
+    if min(decode, decoding_s, prefill, work.prefill_s) <= 0.0:
+        raise CannotModel("the engines of the run at low pressure counted no work or no seconds")
+    return Scale(decoding_s / decode, work.prefill_s / prefill)
 
 
 def fitted(prefills: Sequence[Row], decodes: Sequence[Row]) -> Costs:

@@ -7,6 +7,7 @@ and number of steps are reported, those of the last record; others are left out 
 import argparse
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from benchmarks.e2e.tables import Row, Simulated, Table, table_of
 from benchmarks.markdown import checks_section, grid
 from benchmarks.schedule.cases import VENUS
 from benchmarks.schedule.records import ROOT, rounded
+from simulation.plan import CannotModel
 
 FOLDER: Final = ROOT / "docs" / "benchmarks"
 
@@ -59,11 +61,11 @@ def report_of(file: Path) -> Report:
         if (kept := read_kept(file, one.key)) is not None
     }
     simulated = dict(_simulated(file, runs, at_low))
-    physics = {
-        place: measured(kept.job, kept.costs, work_of(one))
-        for place, (one, kept) in sorted(at_low.items(), key=lambda pair: pair[0])
-        if kept.costs is not None
-    }
+    physics = {}
+    for place, (one, kept) in sorted(at_low.items(), key=lambda pair: pair[0]):
+        if kept.costs is not None:
+            with suppress(CannotModel):
+                physics[place] = measured(kept.job, kept.costs, work_of(one))
     return Report(runs, len(every) - len(runs), simulated, physics)
 
 

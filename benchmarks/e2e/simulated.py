@@ -70,7 +70,7 @@ def measured(job: RecordedJob, costs: Costs, work: Work) -> Physics:
     """The engine's own costs at the size that it says they had on the whole stack.
 
     Turns alone do not tell them apart: where others take the cores, long contexts and long waits go
-    together, and least squares give all to them.
+    together, and least squares give all to them. Raises CannotModel where the engine counted nothing.
     """
     rows = [row for of_group in engine_rows(job.groups).values() for row in of_group]
     scale = scale_of(costs, work)
@@ -116,7 +116,10 @@ def simulated_step_s(run: Run, kept: Kept, reference: Kept, own: tuple[Run, Kept
     cheap, cheap_kept = own
     if cheap_kept.costs is None:
         return None
-    known = measured(cheap_kept.job, cheap_kept.costs, work_of(cheap))
+    try:
+        known = measured(cheap_kept.job, cheap_kept.costs, work_of(cheap))
+    except CannotModel:
+        return None
     rates = replace(
         known.rates,
         engine=replace(known.engine, kv_tokens=run.kv_pages * PAGE_TOKENS, slots=run.slots),

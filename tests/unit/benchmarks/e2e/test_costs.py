@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.e2e.costs import Costs, Work, fitted, scale_of
 from simulation.fitting import Row
+from simulation.plan import CannotModel
 
 
 def test_costs_come_from_prefills_and_decode_steps() -> None:
@@ -25,6 +26,15 @@ def test_steps_and_prompts_are_dearer_by_factors_of_their_own() -> None:
     assert found.of(costs).columns == pytest.approx((3e-2, 3e-6, 2e-3, 2e-6))
 
 
-def test_without_work_costs_are_as_measured() -> None:
-    found = scale_of(Costs(1e-2, 0.0, 1e-3), Work(0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
-    assert (found.decode, found.prefill) == (1.0, 1.0)
+@pytest.mark.parametrize(
+    "work",
+    [
+        Work(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        Work(24.0, 0.0, 500.0, 1e6, 2000.0, 1e6),
+        Work(6.0, 6.0, 500.0, 1e6, 2000.0, 1e6),
+    ],
+    ids=["nothing", "no prefill", "no decode"],
+)
+def test_engines_that_counted_nothing_are_not_taken_for_undisturbed_ones(work: Work) -> None:
+    with pytest.raises(CannotModel):
+        scale_of(Costs(1e-2, 1e-6, 1e-3, 1e-6), work)
