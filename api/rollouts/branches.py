@@ -113,6 +113,7 @@ async def trajectory(
 ) -> Trajectory:
     """The token record of one continuation; `named` is rollout and branch. Raises 404."""
     rollout_id, branch_id = named
+    await service.need_rollout(gateway, caller, rollout_id)
     async with gateway.database.begin() as connection:
         row = await branches.find(connection, caller.project_id, rollout_id, branch_id)
     if row is None:

@@ -44,6 +44,13 @@ SEED_BITS: Final = 56
 T = TypeVar("T")
 
 
+class OutOfTime(ChoreFailed):
+    """The branch's time was up before all continuations stood at the border."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("branch_timeout", detail)
+
+
 @dataclass(slots=True)
 class Ended:
     """How one continuation ended; graded where it ended by itself."""
@@ -89,7 +96,7 @@ async def play_border(scene: Scene, border: int) -> list[Ended]:
     members = [_member(scene, border, live.index) for live in lives]
     try:
         await _give_sandboxes(scene, lives, members)
-        faults = await _each(_to_border(scene, live, border) for live in lives)
+        faults = await _in_time(scene, border, lives)
         ended = await _each(
             _to_end(scene, live, border) if fault is None else _already(live, fault)
             for live, fault in zip(lives, faults, strict=True)
@@ -101,6 +108,19 @@ async def play_border(scene: Scene, border: int) -> list[Ended]:
             *(scene.stage.process.close(live.key) for live in lives), return_exceptions=True
         )
         await asyncio.gather(*(scene.runtime.destroy(member) for member in members))
+
+
+async def _in_time(scene: Scene, border: int, lives: list[Live]) -> list[Ending | None]:
+    left = max(0.0, scene.deadline - time.monotonic())
+    work = asyncio.create_task(_each(_to_border(scene, live, border) for live in lives))
+    try:
+        await asyncio.wait({work}, timeout=left)
+        if not work.done():
+            raise OutOfTime(f"turn {border} was not reached within the branch's time")
+        return work.result()
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
 
 
 async def _each(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -160,6 +180,7 @@ async def _to_border(scene: Scene, live: Live, border: int) -> Ending | None:
             live.files = await files_of(live.sandbox)
     except (EnvironmentFault, SandboxError, BadRecord) as fault:
         return _lost(fault)
+    live.is_at_border = True
     return None
 
 

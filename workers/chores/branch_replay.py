@@ -46,6 +46,7 @@ class Live:
     sandbox: Sandbox | None = None
     calls: CallLog | None = None
     state: Json = None
+    is_at_border: bool = False
     files: Mapping[str, str] | None = None
     """Sums of its sandbox's files at the border by path; None where they cannot be listed."""
 

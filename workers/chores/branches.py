@@ -34,7 +34,7 @@ from venusrl.env.messages import Json
 from venusrl.env.values import Unscorable
 from venusrl.env.wire import messages_from_json
 from workers.chores.branch_files import differing, sum_of
-from workers.chores.branch_play import Ended, Scene, play_border
+from workers.chores.branch_play import Ended, OutOfTime, Scene, play_border
 from workers.chores.branch_source import BranchRequest, Source, read_source
 from workers.chores.case_sandboxes import CaseSandboxes
 from workers.chores.environment_players import Model, loaded
@@ -140,9 +140,12 @@ async def _play(tools: ChoreTools, scene: Scene) -> tuple[list[dict[str, Any]], 
     borders: list[dict[str, Any]] = []
     turns = scene.asked.turns
     for number, turn in enumerate(turns):
-        if time.monotonic() >= scene.deadline:
+        try:
+            ended = await play_border(scene, turn)
+        except OutOfTime:
+            if not borders:
+                raise
             return borders, list(turns[number:])
-        ended = await play_border(scene, turn)
         blobs = await asyncio.gather(*(_store(tools, scene, turn, one) for one in ended))
         borders.append(_border(scene, turn, ended, blobs))
     return borders, []
@@ -187,7 +190,7 @@ def _border(
     return {
         "turn": turn,
         "prefix_tokens": span.start,
-        "live": len(listings) if scene.stage.manifest.sandbox else len(ended),
+        "live": sum(one.live.is_at_border for one in ended),
         "files": len(listings[0]) if listings else None,
         "differing_files": differing(listings),
         "scored": len(rewards),
