@@ -38,7 +38,11 @@ TRY: Final = 2
 SPEC: Final = {
     **builders.SPEC,
     "environments": [{"ref": "test@1", "config": {}, "split": "train"}],
-    "rollout": {"group_size": 8, "sampling": {"temperature": 1.0, "max_tokens_per_turn": 12}},
+    "rollout": {
+        "groups_per_batch": 2,
+        "group_size": 8,
+        "sampling": {"temperature": 1.0, "max_tokens_per_turn": 12},
+    },
 }
 
 SOURCE: Final = """
