@@ -94,6 +94,11 @@ EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
         "at once": {},
         "with an hour for the change": {"grace_s": 3600},
     },
+    ("post", "/v1/rollouts/{rollout_id}/branch"): {
+        "eight from turn 3": {"turns": [3], "n": 8},
+        "pass rate by turn": {"n": 4},
+        "what if the tool had said": {"turns": [3], "tool_output": "0 tests failed"},
+    },
     ("post", "/v1/checkpoints/{checkpoint_id}/generate"): {
         "a look": {"prompt": "12+40", "max_tokens": 16},
     },

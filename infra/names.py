@@ -28,6 +28,7 @@ VALIDATE_DATASET: Final = "validate_dataset"
 EXPORT_CHECKPOINT: Final = "export_checkpoint"
 CLEAN_JOB: Final = "clean_job"
 PLAN: Final = "plan"
+BRANCH_ROLLOUT: Final = "branch_rollout"
 """Kinds of operations."""
 
 HOST_QUEUE: Final = "hosts"
@@ -58,6 +59,11 @@ def weights_path(job: JobId, attempt: AttemptId, step: int, epoch: int) -> str:
 def probe_path(job: JobId, attempt: AttemptId, step: int, epoch: int) -> str:
     """Path of the probe (JSON of domain.engine.Probe) that belongs to the weights."""
     return f"jobs/{job}/attempts/{attempt}/weights/{step:08d}-e{epoch}.probe.json"
+
+
+def branch_path(job: JobId, branch: str, place: str, sha: str) -> str:
+    """Trajectory of one continuation of a branch, by its content; goes with its job's trajectories."""
+    return f"jobs/{job}/trajectories/branches/{branch}/{place}-{sha[:16]}.msgpack"
 
 
 def checkpoint_prefix(job: JobId, checkpoint: CheckpointId, epoch: int) -> str:

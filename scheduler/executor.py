@@ -14,11 +14,11 @@ from domain import wire
 from domain.events import EvaluationScored, Event, TryFailed
 from domain.ids import AttemptId, GroupId, HostId, JobId, attempt_of, group_of, host_id
 from domain.sandbox import ForkMember, SandboxLimits
+from domain.seeds import rollout_seed
 from domain.states import End, HostKind
 from infra import failpoints
 from scheduler.context import JobContext
 from scheduler.hosts import Hosts
-from scheduler.tasks import rollout_seed
 from stores import events as job_events
 from stores.system import coordination, evaluations, leases
 from stores.unit_of_work import AsyncConnection, Database, LeaderFence

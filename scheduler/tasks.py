@@ -20,7 +20,6 @@ from domain.ids import (
     EVALUATION_ORDINAL_BASE,
     EVALUATION_ORDINALS_PER_STEP,
     GroupId,
-    RolloutId,
     TaskId,
     ordinal_of,
     task_ordinal,
@@ -126,16 +125,6 @@ def permutation(seed: str, epoch: int, size: int) -> tuple[int, ...]:
     order = list(range(size))
     random.Random(f"{seed}:{epoch}").shuffle(order)
     return tuple(order)
-
-
-def rollout_seed(seed: int, rollout: RolloutId, try_: int) -> int:
-    """Seed of a try: the same job seed gives the same stream for the same member.
-
-    The attempt's id is left out on purpose: two jobs with one seed sample alike.
-    """
-    _, _, member = rollout.removeprefix("ro_").partition("_")
-    digest = hashlib.sha256(f"{seed}:{member}:{try_}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
 
 
 def parse_tasks(text: str) -> tuple[TaskLine, ...]:

@@ -145,6 +145,9 @@ class Rollouts(Surface[AsyncRollouts]):
     trajectory = blocking(AsyncRollouts.trajectory)
     logs = each(AsyncRollouts.logs)
     spans = blocking(AsyncRollouts.spans)
+    branch = blocking(AsyncRollouts.branch)
+    branches = each(AsyncRollouts.branches)
+    branch_trajectory = blocking(AsyncRollouts.branch_trajectory)
     export = blocking(AsyncRollouts.export)
 
 

@@ -1,18 +1,24 @@
 """Groups, rollouts and trajectories of a job, for reading."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import httpx
 
+from venusrl._checkpoints import AsyncOperations
 from venusrl._errors import ApiError, ConnectionFailed
 from venusrl._lists import iterate, read
 from venusrl._paths import one
 from venusrl._transport import TRIED_AGAIN, Request, Transport
+from venusrl.models.branches import Branch, BranchResult
+from venusrl.models.checkpoints import Operation
 from venusrl.models.logs import Component, LogLine, Spans
 from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory
+
+BRANCH_WAIT_S: Final = 330.0
+"""A chore plays for 200 s at most, beside starting, loading and grading."""
 
 READ_TIMEOUT_S: Final = 120.0
 """Silence of an export before its connection counts as dead."""
@@ -74,6 +80,47 @@ class AsyncRollouts:
         """Where its time went: by try, placement and turn, then grading and its batch."""
         path = f"/v1/rollouts/{one(rollout_id)}/spans"
         return await read(self._transport, Request("GET", path), Spans)
+
+    async def branch(
+        self,
+        rollout_id: str,
+        turns: Sequence[int] | None = None,
+        *,
+        n: int = 8,
+        checkpoint: str | None = None,
+        tool_output: str | None = None,
+        temperature: float | None = None,
+        timeout_s: float = BRANCH_WAIT_S,
+    ) -> BranchResult:
+        """Continue it from before these turns, `n` times each; without turns from before each.
+
+        The recorded actions run again in fresh sandboxes. `tool_output` is what the model reads
+        instead of the last tool's answer. Raises OperationFailed, code `replay_diverged` where the
+        environment answers otherwise than it did.
+        """
+        body = {
+            "turns": None if turns is None else list(turns),
+            "n": n,
+            "checkpoint": checkpoint,
+            "tool_output": tool_output,
+            "temperature": temperature,
+        }
+        path = f"/v1/rollouts/{one(rollout_id)}/branch"
+        operation = await read(self._transport, Request("POST", path, {}, body), Operation)
+        waited = await AsyncOperations(self._transport).wait(operation, timeout_s)
+        return BranchResult.model_validate(waited)
+
+    def branches(self, rollout_id: str) -> AsyncIterator[Branch]:
+        """Its branches, with their results."""
+        return iterate(self._transport, f"/v1/rollouts/{one(rollout_id)}/branches", {}, Branch)
+
+    async def branch_trajectory(
+        self, rollout_id: str, branch_id: str, turn: int, index: int
+    ) -> Trajectory:
+        """The tokens of one continuation, those of its prefix among them."""
+        path = f"/v1/rollouts/{one(rollout_id)}/branches/{one(branch_id)}/trajectory"
+        request = Request("GET", path, {"turn": turn, "index": index})
+        return await read(self._transport, request, Trajectory)
 
     async def export(
         self,

@@ -1,17 +1,16 @@
 """Routes of checkpoints."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from api.auth.caller import Developer, ProjectCaller, Viewer
+from api.auth.caller import Developer, Viewer
 from api.checkpoints import service
 from api.gateway import Gateway, GatewayDep
 from api.idempotency import IdempotencyKey, Once, run_once
 from api.jobs.storable import unstorable
-from api.operations.service import ENDED, WAIT_MAX_S, Wait, awaited
+from api.operations.service import WAIT_MAX_S, Wait, answer
 from api.paging import Wanted, to_page
 from api.problems import invalid, not_found
 from stores import checkpoints, jobs
@@ -171,7 +170,7 @@ async def generate(
     started = await run_once(
         gateway, once, lambda c: service.generate(c, gateway, caller, asked), status=202
     )
-    return await _awaited(gateway, caller, started, wait, request)
+    return await answer(gateway, caller, started, wait, request)
 
 
 @router.post(
@@ -198,17 +197,4 @@ async def export(
     started = await run_once(
         gateway, once, lambda c: service.export(c, gateway, caller, asked), status=202
     )
-    return await _awaited(gateway, caller, started, wait, request)
-
-
-async def _awaited(
-    gateway: Gateway,
-    caller: ProjectCaller,
-    started: JSONResponse,
-    wait_s: float,
-    request: Request,
-) -> JSONResponse:
-    operation_id = str(json.loads(bytes(started.body))["id"])
-    operation = await awaited(gateway, caller, operation_id, wait_s, request)
-    status = 200 if operation.state in ENDED else 202
-    return JSONResponse(operation.model_dump(mode="json"), status)
+    return await answer(gateway, caller, started, wait, request)

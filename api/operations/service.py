@@ -1,8 +1,10 @@
 """Waiting for the end of an operation."""
 
+import json
 from typing import Annotated, Any, Final
 
 from fastapi import Query, Request
+from fastapi.responses import JSONResponse
 
 from api.auth.caller import ProjectCaller
 from api.gateway import Gateway
@@ -46,3 +48,17 @@ async def awaited(
         if is_over or await request.is_disconnected():
             return operation_of(row)
         await clock.sleep(POLL_S)
+
+
+async def answer(
+    gateway: Gateway,
+    caller: ProjectCaller,
+    started: JSONResponse,
+    wait_s: float,
+    request: Request,
+) -> JSONResponse:
+    """What a verb says that started an operation: 200 with the ended one, 202 while it runs."""
+    operation_id = str(json.loads(bytes(started.body))["id"])
+    operation = await awaited(gateway, caller, operation_id, wait_s, request)
+    status = 200 if operation.state in ENDED else 202
+    return JSONResponse(operation.model_dump(mode="json"), status)

@@ -3,18 +3,24 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query
-from fastapi.responses import Response, StreamingResponse
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from api.auth.caller import Viewer
+from api.auth.caller import Developer, Viewer
 from api.gateway import Gateway, gateway_of
+from api.idempotency import IdempotencyKey, Once, run_once
+from api.jobs.storable import unstorable
+from api.operations.service import Wait, answer
 from api.paging import Wanted, to_page
-from api.problems import not_found
-from api.rollouts import export, service
+from api.problems import invalid, not_found
+from api.rollouts import branches, export, service
 from domain.billing import Bucket
 from domain.states import End, Purpose
+from stores import branches as stored_branches
 from stores import rollouts
 from stores.rollouts import Filters
+from venusrl.models.branches import Branch, BranchRequest
+from venusrl.models.checkpoints import Operation
 from venusrl.models.common import Page
 from venusrl.models.logs import Spans
 from venusrl.models.rollouts import Group, Rollout, RolloutDetail, Trajectory
@@ -156,3 +162,57 @@ async def get_spans(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> Spa
 async def get_trajectory(rollout_id: str, caller: Viewer, gateway: GatewayDep) -> Trajectory:
     """Token ids with mask, log-probabilities and policy versions; turns and messages."""
     return await service.trajectory(gateway, caller, rollout_id)
+
+
+@router.post(
+    "/rollouts/{rollout_id}/branch",
+    status_code=202,
+    response_model=Operation,
+    responses={200: {"model": Operation, "description": "It ended within `wait`."}},
+)
+async def branch_rollout(
+    rollout_id: str,
+    body: BranchRequest,
+    caller: Developer,
+    request: Request,
+    gateway: GatewayDep,
+    key: IdempotencyKey = None,
+    wait: Wait = 0.0,
+) -> JSONResponse:
+    """Continue a closed rollout from before some of its turns, several times each; never trained.
+
+    The recorded actions run again in fresh sandboxes and must be answered as recorded, else the
+    operation fails with `replay_diverged`. Its result has a verdict for each continuation.
+    """
+    if found := unstorable(body.model_dump()):
+        raise invalid(found, "The request holds what cannot be stored.")
+    asked = (rollout_id, body)
+    once = Once(caller.key_id, key, request.url.path, body.model_dump(mode="json"))
+    started = await run_once(
+        gateway, once, lambda c: branches.start(c, gateway, caller, asked), status=202
+    )
+    return await answer(gateway, caller, started, wait, request)
+
+
+@router.get("/rollouts/{rollout_id}/branches")
+async def list_branches(
+    rollout_id: str, caller: Viewer, wanted: Wanted, gateway: GatewayDep
+) -> Page[Branch]:
+    """Branches of a rollout with their results."""
+    await service.need_rollout(gateway, caller, rollout_id)
+    async with gateway.database.begin() as connection:
+        found = await stored_branches.page(connection, caller.project_id, rollout_id, wanted)
+    return to_page(found, branches.branch_of)
+
+
+@router.get("/rollouts/{rollout_id}/branches/{branch_id}/trajectory")
+async def get_branch_trajectory(
+    rollout_id: str,
+    branch_id: str,
+    caller: Viewer,
+    gateway: GatewayDep,
+    turn: Annotated[int, Query(ge=0, le=9_999)],
+    index: Annotated[int, Query(ge=0, le=255)],
+) -> Trajectory:
+    """Token ids of one continuation, its prefix among them; turns and messages."""
+    return await branches.trajectory(gateway, caller, (rollout_id, branch_id), turn, index)

@@ -120,12 +120,13 @@ async def trajectory(gateway: Gateway, caller: ProjectCaller, rollout_id: str) -
         raise Problem(404, "no_trajectory", f"The rollout {state}.")
     try:
         data = await gateway.blobs.read(row.trajectory_uri, row.trajectory_sha)
-        return await asyncio.to_thread(_decode, data)
+        return await asyncio.to_thread(decoded, data)
     except (PayloadUnreadable, msgspec.MsgspecError) as error:
         raise Problem(
             500, "payload_unreadable", f"The stored trajectory is damaged: {error}"
         ) from (error)
 
 
-def _decode(data: bytes) -> Trajectory:
+def decoded(data: bytes) -> Trajectory:
+    """Wire form of a stored trajectory. Raises MsgspecError."""
     return Trajectory.model_validate(asdict(from_msgpack(data, StoredTrajectory)))

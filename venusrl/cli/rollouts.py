@@ -1,4 +1,4 @@
-"""`venus rollouts`: list by filter, show one with the reason of its fate, export trajectories."""
+"""`venus rollouts`: list by filter, show one with the reason of its fate, branch, export."""
 
 from enum import StrEnum
 from itertools import islice
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from venusrl.cli import branches
 from venusrl.cli.output import (
     AsJson,
     Component,
@@ -22,6 +23,8 @@ from venusrl.cli.output import (
 from venusrl.models.rollouts import RolloutDetail
 
 app = typer.Typer(no_args_is_help=True)
+app.command("branch")(branches.branch)
+app.command("branches")(branches.branches)
 
 GroupId = Annotated[str | None, typer.Option(help="Members of one group.")]
 Step = Annotated[int | None, typer.Option(min=0, help="Groups that this step trains.")]

@@ -18,7 +18,7 @@ from venusrl.env.messages import Message, Task
 from workers.chores.generate import ONE_REQUEST, GenerateRequest, request_for
 from workers.chores.handling import ChoreFailed
 from workers.models.folder import ModelFolder, read_folder
-from workers.rollout.embedded.engine import EmbeddedEngine
+from workers.rollout.embedded.engine import EmbeddedEngine, EngineLimits
 from workers.trainer.checkpoints import WholeCheckpoint, unpack_model
 
 
@@ -84,11 +84,13 @@ class Model:
 
 
 @asynccontextmanager
-async def loaded(saved: WholeCheckpoint) -> AsyncIterator[Model]:
+async def loaded(
+    saved: WholeCheckpoint, limits: EngineLimits = ONE_REQUEST
+) -> AsyncIterator[Model]:
     """The checkpoint's model for as long as the block lasts."""
     with tempfile.TemporaryDirectory(prefix="venus-test-") as name:
         folder = read_folder(unpack_model(saved, Path(name)))
-        engine = EmbeddedEngine(saved.checkpoint_id, folder, ONE_REQUEST, version=saved.step)
+        engine = EmbeddedEngine(saved.checkpoint_id, folder, limits, version=saved.step)
         try:
             yield Model(folder, engine)
         finally:

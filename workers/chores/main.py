@@ -15,6 +15,7 @@ from domain.errors import StoreUnavailable
 from infra import failpoints
 from infra.logging import configure, get_logger
 from infra.names import (
+    BRANCH_ROLLOUT,
     CLEAN_JOB,
     EXPORT_CHECKPOINT,
     GENERATE,
@@ -42,6 +43,7 @@ HANDLERS: Final[Mapping[str, str]] = {
     EXPORT_CHECKPOINT: "workers.chores.exports:export",
     CLEAN_JOB: "workers.chores.clean:clean",
     PLAN: "workers.chores.plans:plan",
+    BRANCH_ROLLOUT: "workers.chores.branches:branch",
 }
 """Kind of operation to `module:function`; imported when needed, torch is in some of them."""
 

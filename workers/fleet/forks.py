@@ -177,7 +177,7 @@ class Forker:
                 self._announce(held)
 
     async def _sandbox(self, held: FleetTry, limits: SandboxLimits) -> Sandbox:
-        spec = SandboxSpec(held.member, _hostname(held.key), held.seed, limits)
+        spec = SandboxSpec(held.member, hostname_of(held.key), held.seed, limits)
         (sandbox,) = await self.holdings.runtime.fork([spec])
         return sandbox
 
@@ -215,6 +215,6 @@ def _origin(frame: Fork) -> Origin:
     )
 
 
-def _hostname(key: TryKey) -> str:
-    """At most 63 characters of what tells siblings apart: ordinal, index and try."""
+def hostname_of(key: TryKey) -> str:
+    """Of a try's sandbox: at most 63 characters of what tells siblings apart, ordinal, index and try."""
     return f"{key.rollout_id[-13:].replace('_', '-')}-t{key.try_}"

@@ -247,7 +247,7 @@ class Grader:
         config_json = json.dumps(config, sort_keys=True)
         key = EnvironmentKey(group.attempt_id, group.environment_version_id, config_json)
         process = await self.environments.get(key, package, config)
-        seed = _seed(spec.seed, group)
+        seed = grading_seed(spec.seed, group.ordinal, group.purpose)
         try:
             if not package.manifest.grading_sandbox:
                 grades = list(await process.grade(rollouts, seed, None))
@@ -269,18 +269,19 @@ class Grader:
         spec = read_spec(group.spec)
         is_joint = any(one.kind == "group_reward" for one in process.info.components)
         size = len(rollouts) if is_joint else self.sandboxes.at_once
+        seed = grading_seed(spec.seed, group.ordinal, group.purpose)
         grades: list[RolloutGrade] = []
         for start in range(0, len(rollouts), size):
             part = rollouts[start : start + size]
             async with self.sandboxes.wave(package, part, group.grade_epoch) as port:
-                grades += await process.grade(part, _seed(spec.seed, group), port)
+                grades += await process.grade(part, seed, port)
         return grades
 
 
-def _seed(seed: int, group: GroupToGrade) -> int:
+def grading_seed(seed: int, ordinal: int, purpose: Purpose) -> int:
     """The same for the same task position of two jobs with one seed."""
-    base = 2 if group.purpose is Purpose.EVALUATION else 1
-    return (seed * 1_000_003 + group.ordinal) * 4 + base
+    base = 2 if purpose is Purpose.EVALUATION else 1
+    return (seed * 1_000_003 + ordinal) * 4 + base
 
 
 def _rollout(member: ClosedMember, task: Task, trajectory: Trajectory) -> Rollout:

@@ -14,7 +14,7 @@ expected value may be `{"unscorable": reason}`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
@@ -83,6 +83,36 @@ def read_cases(folder: Path) -> tuple[list[Case], list[Finding]]:
             except (ValueError, RecursionError) as error:
                 findings.append(Finding(name, f"/{number}", f"not a case: {error}"))
     return cases, findings
+
+
+def case_record(
+    name: str,
+    of: tuple[str, Task],
+    said: Sequence[Message],
+    expect: Mapping[str, Json],
+) -> Mapping[str, Json] | None:
+    """What happened after a task's prompt as a line of a cases file; `of` is split and task.
+
+    None where a script cannot say it: a call that could not be read, a first message that is not the
+    assistant's, or a content with the word that stands for the answer.
+    """
+    split, task = of
+    turns: list[dict[str, Json]] = []
+    replies: list[list[str]] = []
+    for message in said:
+        if message.role != "assistant" and not turns:
+            return None
+        if message.role != "assistant":
+            replies[-1].append(message.content)
+            continue
+        if ANSWER in message.content or any(call.error for call in message.tool_calls):
+            return None
+        calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+        turns.append({"content": message.content, "tool_calls": calls})
+        replies.append([])
+    for turn, answered in zip(turns, replies, strict=True):
+        turn["replies"] = answered
+    return {"name": name, "split": split, "task": task.id, "turns": turns, "expect": expect}
 
 
 def _case(file: str, line: int, value: Json) -> Case:
