@@ -68,7 +68,7 @@ def ready_build() -> Path:
     with tempfile.TemporaryDirectory(dir=BUILDS, prefix="new-", ignore_cleanup_errors=True) as name:
         place = Path(name)
         _copy_sources(place)
-        _compile(place, sources_of(_imported()))
+        _compile(place, sources_of(imported_by_a_run()))
         _compare(place)
         place.rename(folder)
     return folder
@@ -105,7 +105,7 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
     return [name for name in names if left.get(name) != right.get(name)]
 
 
-def _imported() -> list[str]:
+def imported_by_a_run() -> list[str]:
     """Names of all modules that a run imports."""
     return _output([sys.executable, "-c", LISTING], ROOT, environment(None)).split()
 

@@ -15,7 +15,7 @@ from benchmarks.workloads import traces_folder
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-CODE: Final = ("simulation", "kv", "scheduler/core", "domain")
+CODE: Final = ("simulation", "kv", "scheduler/core", "sandboxes/core", "domain")
 """What decides a run; a change in any file of them makes older records void."""
 
 APART: Final = "simulation/sandboxes/"
