@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from stores import tables as t
@@ -14,10 +14,10 @@ async def rollout_to_branch(
     connection: AsyncConnection, project_id: str, rollout_id: str
 ) -> Row[Any] | None:
     """The rollout with its group's and its job's columns; None when the project has none such."""
-    query = (
+    query: Select[Any] = (
         select(
             rollout.c.id,
-            rollout.c.index,
+            rollout.c.index.label("member_index"),
             rollout.c.trajectory_uri,
             rollout.c.trajectory_sha,
             group.c.id.label("group_id"),

@@ -27,9 +27,9 @@ from venusrl.env.host.episode import Stage, grade_group
 from venusrl.env.host.ports import EnvironmentFault, InstanceKey, RolloutGrade, SandboxLost
 from venusrl.env.messages import Json, Rollout
 from venusrl.env.sandbox import SandboxError
-from venusrl.env.wire import BadRecord, message_to_json, messages_from_json
+from venusrl.env.wire import BadRecord, messages_from_json
 from workers.chores.branch_files import files_of
-from workers.chores.branch_replay import Live, observe, replay
+from workers.chores.branch_replay import Live, observe, records_of, replay
 from workers.chores.branch_source import BranchRequest, Source
 from workers.chores.environment_players import Model
 from workers.chores.handling import ChoreFailed
@@ -168,7 +168,7 @@ async def _give_sandboxes(scene: Scene, lives: list[Live], members: list[MemberK
 async def _to_border(scene: Scene, live: Live, border: int) -> Ending | None:
     """Open, set up, replay; how it ended where it could not get there."""
     process, source = scene.stage.process, scene.source
-    prompt = [dict(message_to_json(one)) for one in source.task.prompt]
+    prompt = records_of(source.task.prompt)
     ending = live.episode.begin(prompt, [dict(tool) for tool in process.info.tools])
     if ending is not None:
         raise ChoreFailed("no_room", f"the opening does not fit: {ending.cause}")
@@ -224,7 +224,7 @@ async def _turns(scene: Scene, live: Live, border: int, until: float) -> Ending:
                 seen = await process.reply(live.key, intent.turn, intent.parsed.told, "stop")
         except TimeoutError:
             return _out_of_time(scene)
-        said = [dict(message_to_json(one)) for one in seen.messages or ()]
+        said = records_of(seen.messages or ())
         ending = observe(live, intent, seen, said, time.monotonic() - began)
         if ending is not None:
             return ending

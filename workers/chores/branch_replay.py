@@ -8,7 +8,7 @@ The first difference ends the branch as `replay_diverged`: what came of it would
 that rollout.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -17,7 +17,7 @@ from domain.wire import JournalTurn
 from sandboxes.node.calls import CallLog
 from sandboxes.ports import Sandbox
 from venusrl.env.host.ports import EnvironmentProcess, InstanceKey, Observation
-from venusrl.env.messages import Json
+from venusrl.env.messages import Json, Message
 from venusrl.env.wire import message_to_json
 from workers.chores.handling import ChoreFailed, storable
 from workers.rollout.episode import Ending, Episode, Intent
@@ -69,7 +69,7 @@ async def replay(
         seen = await process.reply(live.key, turn, intent.parsed.told, "stop")
         if seen.messages is None:
             raise ReplayDiverged(turn, "the environment ended the episode")
-        said = [dict(message_to_json(one)) for one in seen.messages]
+        said = records_of(seen.messages)
         _compare(turn, said, record.messages[len(episode.messages) :])
         if tool_output is not None and turn == border - 1:
             said = with_tool_output(said, tool_output)
@@ -79,6 +79,11 @@ async def replay(
             detail = f"the rollout ends before the border: {ending.end.value}, {ending.cause}"
             raise ChoreFailed("no_room", detail) if is_ours else ReplayDiverged(turn, detail)
     _compare_prefix(live, record, border, is_changed=tool_output is not None)
+
+
+def records_of(messages: Iterable[Message]) -> list[Record]:
+    """Messages as a trajectory holds them."""
+    return [dict(message_to_json(one)) for one in messages]
 
 
 def observe(

@@ -104,7 +104,7 @@ async def read_source(
     _check(record, request)
     return Source(
         rollout_id=RolloutId(row.id),
-        index=row.index,
+        index=row.member_index,
         group_id=GroupId(row.group_id),
         job_id=JobId(row.job_id),
         attempt_id=AttemptId(row.attempt_id),

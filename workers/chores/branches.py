@@ -71,7 +71,7 @@ async def branch(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, o
     ):
         scene = _scene((operation.operation_id, source, request), (stage, runtime, model), deadline)
         borders, late = await _play(tools, scene)
-    return _clean(
+    report: dict[str, object] = _clean(
         {
             "branch_id": operation.operation_id,
             "rollout_id": source.rollout_id,
@@ -84,6 +84,7 @@ async def branch(tools: ChoreTools, operation: TakenOperation) -> Mapping[str, o
             "not_played": late,
         }
     )
+    return report
 
 
 @asynccontextmanager

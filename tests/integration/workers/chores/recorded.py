@@ -23,8 +23,8 @@ from tests.integration.workers.trainer.world import JOB, World
 from tests.unit.workers.trainer import builders
 from venusrl.env.host.ports import InstanceKey
 from venusrl.env.messages import Message, Task
-from venusrl.env.wire import message_to_json, task_to_json
-from workers.chores.branch_replay import Live, observe
+from venusrl.env.wire import task_to_json
+from workers.chores.branch_replay import Live, observe, records_of
 from workers.fleet.forks import hostname_of
 from workers.models.folder import builtin_path, read_folder
 from workers.rollout.episode import Episode
@@ -95,7 +95,7 @@ async def record_of(package: Path, scratch: Path) -> Trajectory:
             live = Live(1, InstanceKey(ROLLOUT, TRY), Episode(model.chat, limits))
             live.calls = CallLog(box.call)
             episode = live.episode
-            opening = [dict(message_to_json(one)) for one in TASK.prompt]
+            opening = records_of(TASK.prompt)
             assert episode.begin(opening, [dict(one) for one in process.info.tools]) is None
             await process.open(live.key, TASK, seed, live.calls)
             await process.setup(live.key)
@@ -106,7 +106,7 @@ async def record_of(package: Path, scratch: Path) -> Trajectory:
                 assert episode.intent is not None
                 said = episode.intent
                 seen = await process.reply(live.key, said.turn, said.parsed.told, "stop")
-                messages = [dict(message_to_json(one)) for one in seen.messages or ()]
+                messages = records_of(seen.messages or ())
                 observe(live, said, seen, messages, 0.01)
     finally:
         await runtime.close()

@@ -50,7 +50,7 @@ async def branched(
     request = {"rollout_id": ROLLOUT, "checkpoint_id": checkpoint, "n": 2, **asked}
     operation = await ask(world, request, BRANCH_ROLLOUT)
     assert await main.run(settings(world), operation) == 0
-    return (await outcome(world))._mapping
+    return dict((await outcome(world))._mapping)
 
 
 @pytest.fixture
