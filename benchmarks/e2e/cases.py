@@ -33,6 +33,9 @@ BASELINES: Final = (
     StrategyName.THUNDERAGENT_PAPER,
 )
 
+NODE_MEMORY_BYTES: Final = 64 << 30
+"""What the node is told to have."""
+
 SCALED: Final = "scaled"
 
 KNOBS_SCALED: Final = {
@@ -78,6 +81,9 @@ class Cell:
             "VENUS_ENGINE_SLOTS": str(self.slots),
             "VENUS_CONTEXT_TOKENS": str(self.context_tokens),
             "VENUS_POOL_ENGINES": str(self.engines),
+            # 204 sandboxes of a few MB at once: a small machine's node would hold some of them back
+            # until it has seen how little they take, and that is not what is measured.
+            "VENUS_NODE_MEMORY_BYTES": str(NODE_MEMORY_BYTES),
             # Proofs of the tests, not of what a user runs.
             "VENUS_CHECK_INVARIANTS": "0",
             # A baseline may keep turns waiting for minutes; that is what is measured.

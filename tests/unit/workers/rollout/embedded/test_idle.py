@@ -36,6 +36,11 @@ def idle_core(clock: list[float], rules: KvRules = RANKED) -> tuple[Core, tuple[
     return core, (*KEPT, *found.token_ids)
 
 
+def works(core: Core) -> bool:
+    """Whether its thread would go on."""
+    return core.has_work
+
+
 def decided(core: Core) -> Decision:
     for ticket in core.waiting.values():
         core.keys.prepare(ticket, core.served_sha(ticket))
@@ -66,15 +71,15 @@ def test_it_looks_again_when_a_tool_answers_and_after_a_while() -> None:
     core, context = idle_core(clock)
     answers = Answers()
     core.step()
-    assert not core.has_work
+    assert not works(core)
     assert not core.active
     assert core.expire() == GAP_LOOK_S, "the thread sleeps so long, not in a busy loop"
     clock[0] = GAP_LOOK_S
-    assert core.has_work
+    assert works(core)
     core.step()
-    assert not core.has_work
+    assert not works(core)
     submit(core, request("gap", (*context, 3), rollout_id="gap", rank=RANK, max_tokens=4), answers)
-    assert core.has_work
+    assert works(core)
     core.step()
     assert [one.ticket.request.rollout_id for one in core.rows.running] == ["gap"]
     drain(core)
