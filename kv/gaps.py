@@ -64,11 +64,11 @@ class GapHistory:
         self.every.add(seconds)
 
     def residual_s(self, kind: str, elapsed_s: float) -> float:
-        """Expected seconds until the tool answers; as long again as it took, when nothing is known."""
+        """Expected seconds until the tool answers; 0 when nothing is known at all."""
         gaps = self.by_kind.get(kind)
         if gaps is None or len(gaps.ordered) < PRIOR_GAPS:
             gaps = self.every
-        return gaps.residual_s(elapsed_s)
+        return gaps.residual_s(elapsed_s) if gaps.ordered else 0.0
 
 
 def room_value(floor_s: float, full_step_s: float, active_share: float) -> float:

@@ -100,7 +100,10 @@ def _tool_output(asked: str | None, as_json: bool) -> str | None:
     if name != TOOL_OUTPUT or not is_set:
         fail("--set takes tool_output=TEXT or tool_output=@FILE", EXIT_USAGE, as_json)
     if value.startswith("@"):
-        return Path(value[1:]).read_text(encoding="utf-8")
+        try:
+            return Path(value[1:]).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            fail(f"{value[1:]} is no UTF-8 text, which a tool's answer is", EXIT_USAGE, as_json)
     return value
 
 

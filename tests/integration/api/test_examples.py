@@ -3,12 +3,15 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import func
 
 from api.app import create_app
 from api.examples import EXAMPLES
+from stores import tables as t
+from tests.integration.api.filled import Filled, stored
 from tests.integration.api.world import Tenant, World
 
-WAITING = ("/generate", "/export", "/v1/sandboxes")
+WAITING = ("/generate", "/export", "/branch", "/v1/sandboxes")
 
 BODIES = [
     (method, path, one["summary"], one["value"])
@@ -20,6 +23,15 @@ BODIES = [
     .get("examples", {})
     .values()
 ]
+
+
+def closed_rollout(tenant: Tenant) -> str:
+    """One of four turns whose job has a checkpoint."""
+    made = Filled(tenant)
+    tenant.checkpoint(made.job)
+    stored(made.world, made.rollouts[0])
+    made.world.change(t.rollout, made.rollouts[0], turns=4, closed_at=func.now())
+    return made.rollouts[0]
 
 
 def test_the_document_has_them_all() -> None:
@@ -51,6 +63,8 @@ def test_an_example_is_accepted(
         job = tenant.job()
         names["job_id"] = job["id"]
         tenant.checkpoint(job)
+    if "{rollout_id}" in path:
+        names["rollout_id"] = closed_rollout(tenant)
     if "{webhook_id}" in path:
         with tenant.sdk() as client:
             names["webhook_id"] = client.webhooks.create("https://example.com/hook").id

@@ -2,14 +2,7 @@
 
 import pytest
 
-from kv.gaps import (
-    PREFILL_FACTOR,
-    RELOAD_FACTOR,
-    GapHistory,
-    is_worth_keeping,
-    return_cost_s,
-    room_value,
-)
+from kv.gaps import PREFILL_FACTOR, RELOAD_FACTOR, is_worth_keeping, return_cost_s, room_value
 
 
 @pytest.mark.parametrize("active_share", [0.0, 0.5, 1.0])
@@ -36,8 +29,3 @@ def test_pages_stay_exactly_as_long_as_their_room_is_worth_no_more_than_their_re
     # A tenth of the device for ten seconds, room worth half: half an engine second.
     assert is_worth_keeping(10.0, 0.1, 0.5, 0.5)
     assert not is_worth_keeping(10.0, 0.1, 0.5, 0.499)
-
-
-def test_a_first_gap_is_expected_to_last_as_long_again() -> None:
-    # Were it expected to end at once, room would be kept for ever for a tool that never answers.
-    assert GapHistory().residual_s("shell", 30.0) == 30.0

@@ -230,14 +230,13 @@ class Admission:
     def _is_kept(self, trajectory: Trajectory, pages: int, now: float) -> bool:
         if trajectory.kept_until > now or self.rules.gaps is not Gaps.EXPECTED:
             return True
-        return self._is_worth(trajectory, pages, pages / self.table.tree.total, now)
-
-    def _is_worth(self, trajectory: Trajectory, pages: int, share: float, now: float) -> bool:
-        """Whether so many pages are worth that share of the engine until the tool answers."""
+        share = pages / self.table.tree.total
         residual_s = self.gaps.residual_s(ANY_TOOL, now - trajectory.path[-1].last_used)
+        return is_worth_keeping(residual_s, share, ROOM_VALUE, self._return_s(pages))
+
+    def _return_s(self, pages: int) -> float:
         reload_s = None if self.reload_s is None else pages * self.reload_s
-        cost_s = return_cost_s(pages * self.page_s, reload_s)
-        return is_worth_keeping(residual_s, share, ROOM_VALUE, cost_s)
+        return return_cost_s(pages * self.page_s, reload_s)
 
     def _awaits_gap(self, found: "_Found") -> bool:
         """Whether an idle engine waits for a tool: one that ends before its pages would be back.
@@ -248,10 +247,19 @@ class Admission:
             return False
         low = {id(one.trajectory) for one in found.low}
         return any(
-            self._is_worth(one, len(one.path), 1.0, found.tick.now)
+            self._ends_soon(one, found.tick.now)
             for one in self.table.tree.trajectories.values()
             if has_own(one) and not one.leases and id(one) not in low
         )
+
+    def _ends_soon(self, trajectory: Trajectory, now: float) -> bool:
+        """Before its pages would be back. All of the engine waits, so the room is worth all of it."""
+        elapsed_s = now - trajectory.path[-1].last_used
+        residual_s = self.gaps.residual_s(ANY_TOOL, elapsed_s)
+        if not self.gaps.every.ordered:
+            # Nothing is known of tools: as long again (Lindy's rule), or a first one is waited for for ever.
+            residual_s = elapsed_s
+        return is_worth_keeping(residual_s, 1.0, ROOM_VALUE, self._return_s(len(trajectory.path)))
 
     def _is_locked(self, name: bytes | int, tick: "_Tick") -> bool:
         tree = self.table.tree

@@ -31,9 +31,9 @@ BY_NAME = frozenset(
 )
 """Verbs whose `name` stands in the address."""
 
-FILLERS: dict[str, Any] = {"job_id": "job_1", "rollout_id": "ro_1",
-                           "number": 1, "prompt": "p", "states": ("paused",), "file": "/dev/null",
-                           "folder": "/tmp", "timeout_s": 1.0}  # fmt: skip
+FILLERS: dict[str, Any] = {"job_id": "job_1", "rollout_id": "ro_1", "branch_id": "op_1", "turn": 1,
+                           "index": 0, "number": 1, "prompt": "p", "states": ("paused",),
+                           "file": "/dev/null", "folder": "/tmp", "timeout_s": 1.0}  # fmt: skip
 
 BODIES = frozenset({("keys", "create"), ("models", "from_checkpoint")})
 """Ids there are part of a body."""

@@ -25,12 +25,14 @@ WAITS = (1,) * 84
 """As many: not beside the others."""
 
 
-def idle_core(clock: list[float], rules: KvRules = RANKED) -> tuple[Core, tuple[int, ...]]:
+def idle_core(
+    clock: list[float], rules: KvRules = RANKED, known: int = 8
+) -> tuple[Core, tuple[int, ...]]:
     """An engine on which a rollout's tool runs since 0 s, with that one's context, and a turn waits."""
     core = build(2, 11, lambda: clock[0], rules=rules)
     found = turn(core, "gap", ids=KEPT, rollout_id="gap", rank=RANK, max_tokens=4)
     core.keys.admission.page_s = PAGE_S
-    for _ in range(8):
+    for _ in range(known):
         core.keys.admission.gaps.add(ANY_TOOL, TOOL_S)
     submit(core, request("waits", WAITS, rank=BETTER, max_tokens=8), {})
     return core, (*KEPT, *found.token_ids)
@@ -48,13 +50,14 @@ def decided(core: Core) -> Decision:
     return core.keys.admission.decided(core.clock(), core.waiting.values(), running, 2)
 
 
+@pytest.mark.parametrize("known", [0, 8], ids=["no tool ever answered", "eight tools answered"])
 @pytest.mark.parametrize(("elapsed_s", "waits"), [(0.01, True), (0.2, True), (0.3, False)])
 def test_an_idle_engine_waits_while_a_tool_will_end_before_its_pages_could_be_back(
-    elapsed_s: float, waits: bool
+    elapsed_s: float, waits: bool, known: int
 ) -> None:
     """Six pages are worth 3.5 x 60 ms; a tool that took longer than all others takes as long again."""
     clock = [0.0]
-    core, _ = idle_core(clock)
+    core, _ = idle_core(clock, known=known)
     clock[0] = elapsed_s
     decision = decided(core)
     assert decision.is_for_gaps is waits
